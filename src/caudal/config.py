@@ -1,0 +1,78 @@
+"""What one engine is started with. Frozen; derived values belong to other objects."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from caudal.errors import ConfigError
+
+ENVIRONMENT = ("CAUDAL_ISA", "CAUDAL_THREADS", "CAUDAL_CACHE_DIR", "CAUDAL_TEST_MODELS")
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The engine's configuration.
+
+    Attributes:
+        model_path: a GGUF file (the first shard of a split one).
+        max_model_len: longest prompt plus answer, in tokens; None takes the model's own context,
+            shortened to what the KV cache can hold.
+        max_num_seqs: most sequences in one step.
+        max_num_batched_tokens: most tokens in one step.
+        max_queue_len: most requests waiting; the next one is refused as Overloaded.
+        block_size: tokens in a KV block, 16 or 32.
+        kv_cache_bytes: address space for the KV cache; None plans it from free memory.
+        enable_prefix_caching: reuse the KV blocks of a common beginning.
+        num_threads: None takes the cores that this process may use.
+        exact: keep activations and KV in float32 on the CPU.
+        backend: "cpu" (native kernels) or "reference" (numpy).
+    """
+
+    model_path: str
+    max_model_len: int | None = None
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 512
+    max_queue_len: int = 1024
+    block_size: int = 32
+    kv_cache_bytes: int | None = None
+    enable_prefix_caching: bool = True
+    num_threads: int | None = None
+    exact: bool = False
+    backend: str = "cpu"
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError if a value makes no sense."""
+        if self.block_size not in (16, 32):
+            message = f"block_size is {self.block_size}; expected 16 or 32"
+            raise ConfigError(message)
+        if self.backend not in ("cpu", "reference"):
+            message = f"backend is {self.backend!r}; expected 'cpu' or 'reference'"
+            raise ConfigError(message)
+        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_queue_len", "num_threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                message = f"{name} is {value}; expected at least 1"
+                raise ConfigError(message)
+        if self.max_num_seqs > self.max_num_batched_tokens:
+            message = (
+                f"max_num_seqs is {self.max_num_seqs} but max_num_batched_tokens is {self.max_num_batched_tokens}; "
+                "every running sequence needs a token in each step, so lower the first or raise the second"
+            )
+            raise ConfigError(message)
+
+
+def check_environment() -> None:
+    """Raise ConfigError for a CAUDAL_* variable that nothing reads, so that a typo is not silent."""
+    unknown = sorted(name for name in os.environ if name.startswith("CAUDAL_") and name not in ENVIRONMENT)
+    if unknown:
+        message = f"unknown environment variable {unknown[0]}; known ones are {', '.join(ENVIRONMENT)}"
+        raise ConfigError(message)
+
+
+def cache_dir() -> Path:
+    """Return the folder for files that can be made again: CAUDAL_CACHE_DIR, or caudal/ in the user's cache."""
+    given = os.environ.get("CAUDAL_CACHE_DIR")
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(given) if given else Path(base) / "caudal"

@@ -1,0 +1,55 @@
+"""StepPlan: who runs in a step, how many tokens, and where their KV lives. Plain ints, replayable as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class KVGroup:
+    """A set of layers whose KV lives in one pool of blocks.
+
+    Attributes:
+        window: tokens that a query may look back, itself included; None is the whole sequence.
+        num_blocks: blocks in the pool.
+    """
+
+    num_blocks: int
+    window: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRow:
+    """One sequence's part of a step: tokens [start, start + num_tokens) are computed.
+
+    Attributes:
+        seq_id: the sequence.
+        start: tokens of the sequence whose KV is already there.
+        num_tokens: tokens to compute, at least 1.
+        num_logits: logits wanted for this many of the last tokens: 0 inside a prompt, 1 to sample, more for
+            prompt log-probabilities.
+        samples: whether the last token's logits give the sequence its next token.
+        block_tables: per KV group, the block ids of the sequence from its beginning; -1 where a sliding window
+            has let a block go.
+    """
+
+    seq_id: int
+    start: int
+    num_tokens: int
+    num_logits: int
+    samples: bool
+    block_tables: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Rows in the order of the batch; decode rows and prefill rows mix."""
+
+    step_id: int
+    block_size: int
+    rows: tuple[PlannedRow, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed in this step."""
+        return sum(row.num_tokens for row in self.rows)

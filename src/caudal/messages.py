@@ -1,0 +1,114 @@
+"""Every message between the API process and an engine process, and how it is encoded (msgpack, tagged unions)."""
+
+from __future__ import annotations
+
+import msgspec
+
+from caudal.sampling_params import SamplingParams
+
+FINISH_REASONS = ("stop", "length", "abort", "error")
+
+
+class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
+    """Ask for one continuation. `params.n` is 1 here: the client sends one request per answer."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    eos_token_ids: tuple[int, ...] = ()
+    tenant: str = ""
+    priority: int = 0
+    cache_salt: str = ""
+
+
+class AbortRequest(msgspec.Struct, frozen=True, tag="abort", kw_only=True):
+    """Forget a request. Its last update carries finish_reason "abort"; unknown ids are ignored."""
+
+    request_id: str
+
+
+class Shutdown(msgspec.Struct, frozen=True, tag="shutdown", kw_only=True):
+    """Leave: at once, or after the running requests have finished."""
+
+    drain: bool = False
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Log-probabilities at one position: of the token itself, then of the likeliest ones, likeliest first."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top_ids: list[int]
+    top_logprobs: list[float]
+
+
+class Update(msgspec.Struct, frozen=True, kw_only=True):
+    """News of one request. Exactly one update of a request has a finish_reason, and it is the last.
+
+    Attributes:
+        token_ids: new tokens since the last update; a stop token that ended the answer is included.
+        stop_token_id: the token that ended the answer, when one did (so its text can be left out).
+        error: a sentence for the user when finish_reason is "error".
+        prompt_logprobs: once, before or with the first token; None for the first prompt token.
+    """
+
+    request_id: str
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+    finish_reason: str | None = None
+    stop_token_id: int | None = None
+    num_cached_tokens: int = 0
+    error: str | None = None
+
+
+class Updates(msgspec.Struct, frozen=True, tag="updates", kw_only=True):
+    """What one step had to say."""
+
+    updates: list[Update]
+
+
+class EngineStats(msgspec.Struct, frozen=True, tag="stats", kw_only=True):
+    """Counters since start, and gauges now. Sent at most every 0.2 s while working, every second when idle."""
+
+    num_steps: int = 0
+    num_running: int = 0
+    num_waiting: int = 0
+    kv_blocks_total: int = 0
+    kv_blocks_used: int = 0
+    kv_slots_allocated: int = 0
+    kv_slots_used: int = 0
+    prompt_tokens: int = 0
+    generation_tokens: int = 0
+    prefix_cache_queries: int = 0
+    prefix_cache_hits: int = 0
+    num_preemptions: int = 0
+    busy: bool = False
+
+
+class EngineReady(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
+    """The model is loaded and the engine takes requests."""
+
+    max_model_len: int
+    num_kv_blocks: int
+    weights_bytes: int
+    kv_bytes_per_token: int
+    num_threads: int
+    isa: str
+    load_s: float
+
+
+class EngineFailed(msgspec.Struct, frozen=True, tag="failed", kw_only=True):
+    """The engine could not start; `error` is a sentence, `kind` the exception's class name."""
+
+    kind: str
+    error: str
+
+
+ToEngine = AddRequest | AbortRequest | Shutdown
+FromEngine = Updates | EngineStats | EngineReady | EngineFailed
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode
+decode_from_engine = msgspec.msgpack.Decoder(FromEngine).decode
