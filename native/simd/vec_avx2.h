@@ -1,0 +1,57 @@
+// Float vectors of eight lanes: AVX2 with FMA and F16C.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace caudal {
+namespace {
+
+constexpr int kLanes = 8;
+constexpr int kVectorRegisters = 16;
+
+struct VecF {
+  __m256 v;
+};
+
+inline VecF load(const float* p) { return {_mm256_loadu_ps(p)}; }
+inline void store(float* p, VecF a) { _mm256_storeu_ps(p, a.v); }
+inline VecF set1(float x) { return {_mm256_set1_ps(x)}; }
+inline VecF add(VecF a, VecF b) { return {_mm256_add_ps(a.v, b.v)}; }
+inline VecF sub(VecF a, VecF b) { return {_mm256_sub_ps(a.v, b.v)}; }
+inline VecF mul(VecF a, VecF b) { return {_mm256_mul_ps(a.v, b.v)}; }
+inline VecF div(VecF a, VecF b) { return {_mm256_div_ps(a.v, b.v)}; }
+inline VecF max(VecF a, VecF b) { return {_mm256_max_ps(a.v, b.v)}; }
+inline VecF min(VecF a, VecF b) { return {_mm256_min_ps(a.v, b.v)}; }
+inline VecF fma(VecF a, VecF b, VecF c) { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }
+inline VecF round_even(VecF a) {
+  return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+inline VecF zero_where_less(VecF value, VecF a, VecF b) {
+  return {_mm256_andnot_ps(_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ), value.v)};
+}
+inline VecF exp2_whole(VecF n) {
+  __m256i e = _mm256_add_epi32(_mm256_cvtps_epi32(n.v), _mm256_set1_epi32(127));
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(e, 23))};
+}
+inline VecF load_half(const uint16_t* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
+inline void store_half(uint16_t* p, VecF a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
+}
+inline float reduce_add(VecF a) {
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+inline float reduce_max(VecF a) {
+  __m128 s = _mm_max_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
+  s = _mm_max_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
+}
+
+}  // namespace
+}  // namespace caudal
