@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Build the native check programs for AArch64 and run them under qemu on three processors: everything, dot products
+# only, and the baseline. Correctness only; timings under emulation mean nothing.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if ! command -v aarch64-linux-gnu-g++ >/dev/null || ! command -v qemu-aarch64 >/dev/null; then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "test-neon: installing g++-aarch64-linux-gnu and qemu-user" >&2
+    apt-get -qq update || true
+    DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
+      g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user >/dev/null || true
+  fi
+fi
+if ! command -v aarch64-linux-gnu-g++ >/dev/null || ! command -v qemu-aarch64 >/dev/null; then
+  echo "test-neon: SKIPPED: needs aarch64-linux-gnu-g++ and qemu-aarch64" \
+    "(Debian and Ubuntu: apt-get install g++-aarch64-linux-gnu qemu-user)"
+  exit 0
+fi
+
+cmake -S tests/kernels/native -B build/neon -G Ninja -DCMAKE_BUILD_TYPE=Release \
+  -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+  -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++ \
+  -DCMAKE_EXE_LINKER_FLAGS=-static >/dev/null
+cmake --build build/neon
+
+scripts/check_isa_objects.sh build/neon aarch64-linux-gnu-nm
+for cpu in max cortex-a76 cortex-a72; do
+  for source in tests/kernels/native/*.cpp; do
+    check=$(basename "$source" .cpp)
+    echo "test-neon: $check on $cpu"
+    qemu-aarch64 -cpu "$cpu" "build/neon/$check"
+  done
+done
+echo "test-neon: passed"
