@@ -37,7 +37,12 @@ class Tensor:
     def rows(self, start: int, stop: int) -> Tensor:
         """Return rows [start, stop) of a matrix, without copying."""
         step = self.row_bytes
-        return Tensor(f"{self.name}[{start}:{stop}]", self.format, (stop - start, *self.shape[1:]), self.data[start * step : stop * step])
+        return Tensor(
+            f"{self.name}[{start}:{stop}]",
+            self.format,
+            (stop - start, *self.shape[1:]),
+            self.data[start * step : stop * step],
+        )
 
     def dequantize(self) -> NDArray[np.float32]:
         """Return the values as float32 in the tensor's shape. This is the oracle; kernels never call it."""
