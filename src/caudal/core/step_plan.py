@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +20,10 @@ class KVGroup:
     window: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedRow:
+class PlannedRow(NamedTuple):
     """One sequence's part of a step: tokens [start, start + num_tokens) are computed.
+
+    A named tuple, because a step makes one per running sequence and this is the cheapest immutable record.
 
     Attributes:
         seq_id: the sequence.
@@ -53,3 +56,23 @@ class StepPlan:
     def num_tokens(self) -> int:
         """Tokens computed in this step."""
         return sum(row.num_tokens for row in self.rows)
+
+    @property
+    def sampling_rows(self) -> tuple[PlannedRow, ...]:
+        """The rows that give a next token, in order: `Scheduler.commit` expects one token for each."""
+        return tuple(row for row in self.rows if row.samples)
+
+    def to_json(self) -> str:
+        """The plan as one line of JSON; equal plans give equal text."""
+        rows = [row._asdict() for row in self.rows]
+        return json.dumps({"step_id": self.step_id, "block_size": self.block_size, "rows": rows})
+
+    @classmethod
+    def from_json(cls, text: str) -> StepPlan:
+        """The plan that `to_json` wrote, to replay a step."""
+        plan = json.loads(text)
+        rows = tuple(
+            PlannedRow(**{**row, "block_tables": tuple(tuple(table) for table in row["block_tables"])})
+            for row in plan["rows"]
+        )
+        return cls(step_id=plan["step_id"], block_size=plan["block_size"], rows=rows)
