@@ -1,0 +1,183 @@
+"""The general decoder: embedding, layers of attention and gated feed-forward network, norm, head.
+
+Every block is complete when constructed from a Weights cursor. Which optional parts it has (biases, q/k norms, norms
+after a sublayer, fused projections, a head of its own) follows from the tensors that are there.
+
+Legend: T tokens of the step, L rows of logits, D hidden size, H query heads, K KV heads, d head size, F ffn size,
+V vocabulary. Names of tensors are those of the GGUF specification.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from caudal.backends.base import Array, Backend
+    from caudal.checkpoint.tensor import Tensor
+    from caudal.checkpoint.weights import Weights
+    from caudal.models.spec import DecoderSpec
+
+
+class Decoder:
+    """A decoder-only transformer on one backend.
+
+    Attributes:
+        spec: what it is made of.
+
+    Raises:
+        MissingTensor: a tensor that the spec needs is not there.
+        CheckpointError: a tensor has another shape than the spec says; names both.
+        UnusedTensors: the checkpoint holds tensors that this decoder has no place for.
+    """
+
+    def __init__(self, spec: DecoderSpec, weights: Weights, backend: Backend) -> None:
+        self.spec = spec
+        self._ops = backend
+        embedding = weights.take("token_embd.weight", (spec.vocab_size, spec.hidden_size))
+        self._embedding = backend.matrix(embedding)
+        ropes = tuple(backend.rope_table(rope) for rope in spec.ropes)
+        self._layers = tuple(
+            _Layer(spec, index, weights / "blk" / index, backend, ropes[layer.rope])
+            for index, layer in enumerate(spec.layers)
+        )
+        self._norm = backend.vector(weights.take("output_norm.weight", (spec.hidden_size,)))
+        head = weights.take_optional("output.weight", embedding.shape)
+        head_matrix = self._embedding if head is None else backend.matrix(head)
+        head_bias = weights.take_optional("output.bias", (spec.vocab_size,))
+        self._head = backend.linear_group([(head_matrix, None if head_bias is None else backend.vector(head_bias))])
+        weights.finish()
+
+    def forward(self, batch: Any) -> Array:
+        """Run one step; `batch` is what the backend's compile hands over. Returns logits [L, V]."""
+        spec, ops = self.spec, self._ops
+        x_TD = ops.embedding(self._embedding, batch, spec.embed_scale)
+        for layer in self._layers:
+            x_TD = layer(x_TD, batch)
+        x_LD = ops.rms_norm(ops.logit_rows(x_TD, batch), self._norm, spec.norm_eps)
+        (logits_LV,) = ops.linear(self._head, x_LD)
+        return logits_LV if spec.final_softcap is None else ops.softcap(logits_LV, spec.final_softcap)
+
+
+class _Layer:
+    """Attention and feed-forward network, each between norms and added to the residual stream."""
+
+    def __init__(self, spec: DecoderSpec, index: int, weights: Weights, ops: Backend, rope: Array) -> None:
+        self._ops = ops
+        self._eps = spec.norm_eps
+        width = spec.hidden_size
+        for names in spec.required_tensors:
+            if not any(weights.has(name) for name in names):
+                weights.take(names[0], ())  # raises MissingTensor
+        self._attention_norm = ops.vector(weights.take("attn_norm.weight", (width,)))
+        self._attention = _Attention(spec, index, weights, ops, rope)
+        self._post_attention_norm = _optional_vector(weights, "post_attention_norm.weight", width, ops)
+        self._ffn_norm = ops.vector(weights.take("ffn_norm.weight", (width,)))
+        self._ffn = _FeedForward(spec, index, weights, ops)
+        self._post_ffn_norm = _optional_vector(weights, "post_ffw_norm.weight", width, ops)
+
+    def __call__(self, x_TD: Array, batch: Any) -> Array:
+        ops, eps = self._ops, self._eps
+        y_TD = self._attention(ops.rms_norm(x_TD, self._attention_norm, eps), batch)
+        if self._post_attention_norm is not None:
+            y_TD = ops.rms_norm(y_TD, self._post_attention_norm, eps)
+        x_TD = ops.add(x_TD, y_TD)
+        y_TD = self._ffn(ops.rms_norm(x_TD, self._ffn_norm, eps))
+        if self._post_ffn_norm is not None:
+            y_TD = ops.rms_norm(y_TD, self._post_ffn_norm, eps)
+        return ops.add(x_TD, y_TD)
+
+
+class _Attention:
+    """Grouped-query attention with rope and, where there are weights for it, a norm of every q and k head."""
+
+    def __init__(self, spec: DecoderSpec, index: int, weights: Weights, ops: Backend, rope: Array) -> None:
+        self._ops = ops
+        self._eps = spec.norm_eps
+        self._rope = rope
+        self._spec = spec.attention(index)
+        layer = spec.layers[index]
+        q_size, kv_size = layer.num_heads * layer.head_size, layer.num_kv_heads * layer.head_size
+        if weights.has("attn_qkv.weight"):
+            parts = _take_fused(weights, "attn_qkv", (q_size, kv_size, kv_size), spec.hidden_size)
+        else:
+            sizes = {"attn_q": q_size, "attn_k": kv_size, "attn_v": kv_size}
+            parts = [_take_linear(weights, name, size, spec.hidden_size) for name, size in sizes.items()]
+        self._qkv = _place(parts, ops)
+        self._q_norm = _optional_vector(weights, "attn_q_norm.weight", layer.head_size, ops)
+        self._k_norm = _optional_vector(weights, "attn_k_norm.weight", layer.head_size, ops)
+        self._output = _place([_take_linear(weights, "attn_output", spec.hidden_size, q_size)], ops)
+
+    def __call__(self, x_TD: Array, batch: Any) -> Array:
+        ops, spec = self._ops, self._spec
+        q_THd, k_TKd, v_TKd = ops.linear(self._qkv, x_TD)
+        if self._q_norm is not None:
+            q_THd = ops.rms_norm(q_THd, self._q_norm, self._eps, spec.head_size)
+        if self._k_norm is not None:
+            k_TKd = ops.rms_norm(k_TKd, self._k_norm, self._eps, spec.head_size)
+        q_THd = ops.rope(q_THd, self._rope, batch, spec.head_size)
+        k_TKd = ops.rope(k_TKd, self._rope, batch, spec.head_size)
+        y_THd = ops.attention(q_THd, k_TKd, v_TKd, batch, spec)
+        (y_TD,) = ops.linear(self._output, y_THd)
+        return y_TD
+
+
+class _FeedForward:
+    """down(activation(gate(x)) * up(x)). Without an `ffn_gate`, `ffn_up` holds the gate's rows, then its own."""
+
+    def __init__(self, spec: DecoderSpec, index: int, weights: Weights, ops: Backend) -> None:
+        self._ops = ops
+        self._activation = spec.activation
+        width, size = spec.hidden_size, spec.layers[index].ffn_size
+        if weights.has("ffn_gate.weight"):
+            parts = [_take_linear(weights, name, size, width) for name in ("ffn_gate", "ffn_up")]
+        else:
+            parts = _take_fused(weights, "ffn_up", (size, size), width)
+        self._gate_up = _place(parts, ops)
+        self._down = _place([_take_linear(weights, "ffn_down", width, size)], ops)
+
+    def __call__(self, x_TD: Array) -> Array:
+        ops = self._ops
+        gate_TF, up_TF = ops.linear(self._gate_up, x_TD)
+        (y_TD,) = ops.linear(self._down, ops.glu(gate_TF, up_TF, self._activation))
+        return y_TD
+
+
+def _take_linear(weights: Weights, name: str, out_size: int, in_size: int) -> tuple[Tensor, Tensor | None]:
+    """Take a projection's matrix and, if there is one, its bias."""
+    return weights.take(f"{name}.weight", (out_size, in_size)), weights.take_optional(f"{name}.bias", (out_size,))
+
+
+def _take_fused(
+    weights: Weights, name: str, out_sizes: Sequence[int], in_size: int
+) -> list[tuple[Tensor, Tensor | None]]:
+    """Take projections that are stored as the rows of one matrix, one after another."""
+    matrix, bias = _take_linear(weights, name, sum(out_sizes), in_size)
+    parts: list[tuple[Tensor, Tensor | None]] = []
+    start = 0
+    for size in out_sizes:
+        stop = start + size
+        parts.append((matrix.rows(start, stop), None if bias is None else _elements(bias, start, stop)))
+        start = stop
+    return parts
+
+
+def _elements(vector: Tensor, start: int, stop: int) -> Tensor:
+    """Elements [start, stop) of a vector: the rows of a one-column matrix."""
+    column = replace(vector, shape=(*vector.shape, 1))
+    return replace(column.rows(start, stop), shape=(stop - start,))
+
+
+def _place(parts: Sequence[tuple[Tensor, Tensor | None]], ops: Backend) -> Array:
+    """Place projections of one input on the backend, as a group."""
+    return ops.linear_group(
+        [(ops.matrix(matrix), None if bias is None else ops.vector(bias)) for matrix, bias in parts]
+    )
+
+
+def _optional_vector(weights: Weights, name: str, size: int, ops: Backend) -> Array | None:
+    """Place a vector that need not be there."""
+    tensor = weights.take_optional(name, (size,))
+    return None if tensor is None else ops.vector(tensor)

@@ -1,0 +1,59 @@
+"""Frequencies of rotary position embeddings, with every scaling that checkpoints ask for. Plain floats.
+
+Sources: RoPE, arXiv:2104.09864. Linear scaling, arXiv:2306.15595. YaRN, arXiv:2309.00071. LongRoPE, arXiv:2402.13753.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def plain_frequencies(theta: float, rotary_dims: int) -> tuple[float, ...]:
+    """Return theta^(-2i / rotary_dims) for each of the rotary_dims / 2 pairs, in radians per position."""
+    return tuple(theta ** (-2 * pair / rotary_dims) for pair in range(rotary_dims // 2))
+
+
+def divided(frequencies: Sequence[float], divisors: Sequence[float]) -> tuple[float, ...]:
+    """Return each frequency divided by its own number (llama3 and longrope scaling)."""
+    return tuple(frequency / divisor for frequency, divisor in zip(frequencies, divisors, strict=True))
+
+
+def yarn_frequencies(
+    frequencies: Sequence[float],
+    *,
+    theta: float,
+    factor: float,
+    original_context: int,
+    beta_fast: float,
+    beta_slow: float,
+) -> tuple[float, ...]:
+    """Return YaRN's blend: slow pairs are interpolated by `factor`, fast ones kept, with a ramp between.
+
+    A pair is fast if it makes more than beta_fast turns over the original context, slow with less than beta_slow.
+    The ends of the ramp are whole pair numbers, as in the models' training code.
+    """
+    dims = 2 * len(frequencies)
+
+    def pair_with_turns(turns: float) -> float:
+        return dims * math.log(original_context / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = max(math.floor(pair_with_turns(beta_fast)), 0)
+    high = min(math.ceil(pair_with_turns(beta_slow)), dims - 1)
+    span = max(high - low, 0.001)
+    ramp = [min(max((pair - low) / span, 0.0), 1.0) for pair in range(len(frequencies))]
+    return tuple(f / factor * slow + f * (1 - slow) for f, slow in zip(frequencies, ramp, strict=True))
+
+
+def yarn_attention_factor(factor: float) -> float:
+    """Return YaRN's multiplier of cos and sin."""
+    return 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def longrope_attention_factor(context: int, original_context: int) -> float:
+    """Return LongRoPE's multiplier of cos and sin."""
+    stretch = context / original_context
+    return math.sqrt(1 + math.log(stretch) / math.log(original_context)) if stretch > 1 else 1.0
