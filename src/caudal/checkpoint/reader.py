@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 class Required(Enum):
@@ -53,84 +54,83 @@ class MetadataReader:
 
     def int(self, key: builtins.str, default: T | Required = REQUIRED) -> builtins.int | T:
         """Return a whole number. A bool is none."""
-        return self._typed(key, default, builtins.int, "a whole number")
+        return self._one(key, default, builtins.int, "a whole number")
 
     def float(self, key: builtins.str, default: T | Required = REQUIRED) -> builtins.float | T:
         """Return a number; a whole one is widened."""
-        value = self._get(key, default)
-        if value is default and not self.has(key):
-            return value
-        if type(value) not in {builtins.int, builtins.float}:
-            raise self._wrong(key, "a number", value)
-        return builtins.float(value)
+        if type(self._metadata.get(self._prefix + key)) is builtins.int:
+            return builtins.float(self._metadata[self._prefix + key])
+        return self._one(key, default, builtins.float, "a number")
 
     def bool(self, key: builtins.str, default: T | Required = REQUIRED) -> builtins.bool | T:
         """Return a truth value. A number is none."""
-        return self._typed(key, default, builtins.bool, "a bool")
+        return self._one(key, default, builtins.bool, "a bool")
 
     def str(self, key: builtins.str, default: T | Required = REQUIRED) -> builtins.str | T:
         """Return a string."""
-        return self._typed(key, default, builtins.str, "a string")
-
-    def strs(self, key: builtins.str, default: T | Required = REQUIRED) -> tuple[builtins.str, ...] | T:
-        """Return a list of strings, as a tuple."""
-        if not self.has(key):
-            return self._get(key, default)
-        return self._sequence(key, None, builtins.str, "strings")
+        return self._one(key, default, builtins.str, "a string")
 
     def ints(
-        self, key: builtins.str, length: builtins.int, default: T | Required = REQUIRED
+        self, key: builtins.str, length: builtins.int | None, default: T | Required = REQUIRED
     ) -> tuple[builtins.int, ...] | T:
-        """Return `length` whole numbers: an array of that length, or one number for all."""
-        if not self.has(key):
-            return self._get(key, default)
-        return self._sequence(key, length, builtins.int, "whole numbers")
+        """Return `length` whole numbers, from an array of that length or from one number that stands for all.
+
+        With length None return an array of any length.
+        """
+        return self._many(key, length, default, builtins.int)
 
     def bools(
-        self, key: builtins.str, length: builtins.int, default: T | Required = REQUIRED
+        self, key: builtins.str, length: builtins.int | None, default: T | Required = REQUIRED
     ) -> tuple[builtins.bool, ...] | T:
-        """Return `length` truth values: an array of that length, or one value for all."""
-        if not self.has(key):
-            return self._get(key, default)
-        return self._sequence(key, length, builtins.bool, "bools")
+        """Return truth values, as `ints` does."""
+        return self._many(key, length, default, builtins.bool)
 
     def floats(
-        self, key: builtins.str, length: builtins.int, default: T | Required = REQUIRED
+        self, key: builtins.str, length: builtins.int | None, default: T | Required = REQUIRED
     ) -> tuple[builtins.float, ...] | T:
-        """Return `length` float numbers: an array of that length, or one number for all."""
-        if not self.has(key):
-            return self._get(key, default)
-        return self._sequence(key, length, builtins.float, "numbers")
+        """Return float numbers, as `ints` does."""
+        return self._many(key, length, default, builtins.float)
 
-    def _get(self, key: builtins.str, default: T | Required) -> Any:
-        full = self._prefix + key
-        if full in self._metadata:
-            return self._metadata[full]
+    def strs(
+        self, key: builtins.str, length: builtins.int | None = None, default: T | Required = REQUIRED
+    ) -> tuple[builtins.str, ...] | T:
+        """Return strings, as `ints` does."""
+        return self._many(key, length, default, builtins.str)
+
+    def _missing(self, key: builtins.str, default: T | Required) -> T:
+        """Return the default of a key that does not exist, if it has one."""
         if isinstance(default, Required):
-            fact = f"the metadata key {full!r} is missing; the model cannot be read without it"
+            fact = f"the metadata key {self._prefix + key!r} is missing; the model cannot be read without it"
             raise CheckpointError(fact, path=self._path)
         return default
 
-    def _typed(self, key: builtins.str, default: T | Required, kind: type, what: builtins.str) -> Any:
-        value = self._get(key, default)
-        if self.has(key) and type(value) is not kind:
+    def _one(self, key: builtins.str, default: T | Required, kind: type[V], what: builtins.str) -> V | T:
+        if not self.has(key):
+            return self._missing(key, default)
+        value = self._metadata[self._prefix + key]
+        # Not isinstance: a bool is an int.
+        if type(value) is not kind:
             raise self._wrong(key, what, value)
         return value
 
-    def _sequence(
-        self, key: builtins.str, length: builtins.int | None, kind: type, what: builtins.str
-    ) -> tuple[Any, ...]:
+    def _many(
+        self, key: builtins.str, length: builtins.int | None, default: T | Required, kind: type[V]
+    ) -> tuple[V, ...] | T:
+        if not self.has(key):
+            return self._missing(key, default)
         value = self._metadata[self._prefix + key]
-        many = isinstance(value, (list, tuple))
-        found = tuple(value) if many else (value,) * (length or 1)
-        expected = what if length is None else f"{length} {what}" + ("" if many else ", or one for all")
-        if (many or length is not None) and length in {None, len(found)} and all(type(item) is kind for item in found):
-            return found
-        raise self._wrong(key, expected, value)
+        items = value if isinstance(value, list) else [value]
+        if all(type(item) is kind for item in items):
+            if isinstance(value, list) and length in {None, len(value)}:
+                return tuple(items)
+            if not isinstance(value, list) and length is not None:
+                return tuple(items * length)
+        any_length = f"a list of {kind.__name__}"
+        raise self._wrong(key, any_length if length is None else f"{length} of {kind.__name__}, or one for all", value)
 
     def _wrong(self, key: builtins.str, expected: builtins.str, value: Any) -> CheckpointError:
-        shown = repr(value)
-        shown = shown if len(shown) <= 60 else f"{shown[:60]}..."
-        many = f" of {len(value)} elements" if isinstance(value, list) else ""
-        fact = f"the metadata key {self._prefix + key!r} is {type(value).__name__}{many} {shown}; expected {expected}"
-        return CheckpointError(fact, path=self._path)
+        """Make the error about a value that exists."""
+        shown = repr(value[:4])[:-1] + ", ...]" if isinstance(value, list) and len(value) > 4 else repr(value)
+        many = f" of {len(value)}" if isinstance(value, list) else ""
+        fact = f"the metadata key {self._prefix + key!r} is a {type(value).__name__}{many}: {shown[:100]}"
+        return CheckpointError(f"{fact}; expected {expected}", path=self._path)

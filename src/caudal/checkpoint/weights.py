@@ -33,8 +33,8 @@ class Weights:
     def __truediv__(self, scope: str | int) -> Weights:
         """Return the cursor for a scope inside this one."""
         inner = Weights(self._tensors, self._path)
-        inner._prefix = f"{self._prefix}{scope}."  # noqa: SLF001 - the same class
-        inner._used = self._used  # noqa: SLF001 - the same class
+        inner._prefix = f"{self._prefix}{scope}."
+        inner._used = self._used
         return inner
 
     def has(self, name: str) -> bool:
@@ -75,4 +75,5 @@ class Weights:
         if unused:
             more = f" and {len(unused) - 5} more" if len(unused) > 5 else ""
             fact = f"the model does not use {len(unused)} of the file's tensors: {', '.join(unused[:5])}{more}"
-            raise UnusedTensors(f"{fact}; Caudal does not support this variant of the architecture", path=self._path)
+            fact += "; Caudal does not support this variant of the architecture"
+            raise UnusedTensors(fact, path=self._path)

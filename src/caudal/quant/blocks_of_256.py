@@ -14,44 +14,45 @@ from caudal.quant.blocks_of_32 import IQ4_LEVELS, nearest_level, nibbles, pack_n
 from caudal.quant.format import Format, divide, extreme, half_bytes, halves, to_codes
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from caudal.quant.format import Bytes, Floats
 
 
-def planes(packed: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+def planes(packed: Bytes, bits: int) -> Bytes:
     """Unpack [n, h, k] bytes to [n, h, 8/bits, k] codes: plane p is bits [p*bits, (p+1)*bits) of every byte."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     return (packed[:, :, None, :] >> shifts) & np.uint8((1 << bits) - 1)
 
 
-def pack_planes(codes: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+def pack_planes(codes: Bytes, bits: int) -> Bytes:
     """Undo `planes`: [n, h, 8/bits, k] codes to [n, h, k] bytes."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
-    return np.bitwise_or.reduce(codes << shifts, axis=2)
+    packed: Bytes = np.bitwise_or.reduce(codes << shifts, axis=2)
+    return packed
 
 
-def unpack_scales_6(packed: NDArray[np.uint8]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def unpack_scales_6(packed: Bytes) -> tuple[Floats, Floats]:
     """Unpack the [n, 12] bytes of Q4_K and Q5_K to eight 6-bit scales and eight 6-bit minimums.
 
     Bytes 0-3 hold scales 0-3 and bytes 4-7 minimums 0-3 in their low six bits. Bytes 8-11 hold the low nibbles of
     scales and minimums 4-7; their upper two bits are the upper two of bytes 0-7.
     """
     first, second, third = packed[:, 0:4], packed[:, 4:8], packed[:, 8:12]
-    sc = np.concatenate([first & 63, (third & 15) | (first >> 6 << 4)], axis=1)
-    mn = np.concatenate([second & 63, (third >> 4) | (second >> 6 << 4)], axis=1)
+    sc = np.concatenate([first & np.uint8(63), (third & np.uint8(15)) | (first >> np.uint8(6) << np.uint8(4))], axis=1)
+    mn = np.concatenate(
+        [second & np.uint8(63), (third >> np.uint8(4)) | (second >> np.uint8(6) << np.uint8(4))], axis=1
+    )
     return sc.astype(np.float32), mn.astype(np.float32)
 
 
-def pack_scales_6(sc: NDArray[np.uint8], mn: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def pack_scales_6(sc: Bytes, mn: Bytes) -> Bytes:
     """Undo `unpack_scales_6`."""
-    first = sc[:, :4] | (sc[:, 4:] >> 4 << 6)
-    second = mn[:, :4] | (mn[:, 4:] >> 4 << 6)
-    third = (sc[:, 4:] & 15) | ((mn[:, 4:] & 15) << 4)
+    first = sc[:, :4] | (sc[:, 4:] >> np.uint8(4) << np.uint8(6))
+    second = mn[:, :4] | (mn[:, 4:] >> np.uint8(4) << np.uint8(6))
+    third = (sc[:, 4:] & np.uint8(15)) | ((mn[:, 4:] & np.uint8(15)) << np.uint8(4))
     return np.concatenate([first, second, third], axis=1)
 
 
-def encode_groups_affine(
-    groups: NDArray[np.float32], top: int, scale_top: int
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]:
+def encode_groups_affine(groups: Floats, top: int, scale_top: int) -> tuple[Bytes, Bytes, Bytes, Bytes]:
     """Fit d * sc * code - dmin * mn to groups [n, g, k], with codes in [0, top] and sc, mn in [0, scale_top].
 
     Returns:
@@ -59,7 +60,7 @@ def encode_groups_affine(
     """
     low = np.minimum(groups.min(axis=2), 0)
     scale = (np.maximum(groups.max(axis=2), 0) - low) / np.float32(top)
-    tops = np.stack([scale.max(axis=1), -low.min(axis=1)], axis=1)
+    tops: Floats = np.stack([scale.max(axis=1), -low.min(axis=1)], axis=1)
     d_dmin = half_bytes(tops / np.float32(scale_top))
     d, dmin = halves(d_dmin[:, :2]), halves(d_dmin[:, 2:])
     sc = to_codes(divide(scale, d + np.zeros_like(scale)), 0, scale_top)
@@ -69,19 +70,17 @@ def encode_groups_affine(
     return d_dmin, sc, mn, codes
 
 
-def encode_groups_signed(
-    groups: NDArray[np.float32], low: int, scale_low: int
-) -> tuple[NDArray[np.uint8], NDArray[np.int8], NDArray[np.float32]]:
-    """Fit d * sc * level to groups [n, g, k], where a level of `low` reaches furthest and sc is in [scale_low, ~scale_low].
+def encode_groups_signed(groups: Floats, low: int, scale_low: int) -> tuple[Bytes, Bytes, Floats]:
+    """Fit d * sc * level to groups [n, g, k]; the furthest level is `low`, sc lies in [scale_low, -scale_low).
 
     Returns:
-        d as bytes [n, 2], sc [n, g], and the groups in units of d * sc, to be rounded to levels.
+        d as bytes [n, 2], sc [n, g] in two's complement, and the groups in units of d * sc, to be rounded to levels.
     """
     scale = extreme(groups)[..., 0] / np.float32(low)
     d_bytes = half_bytes(extreme(scale) / np.float32(scale_low))
     d = halves(d_bytes)
-    sc = to_codes(divide(scale, d + np.zeros_like(scale)), scale_low, ~scale_low).view(np.int8)
-    units = divide(groups, (d * sc.astype(np.float32))[..., None] + np.zeros_like(groups))
+    sc = to_codes(divide(scale, d + np.zeros_like(scale)), scale_low, ~scale_low)
+    units = divide(groups, (d * sc.view(np.int8).astype(np.float32))[..., None] + np.zeros_like(groups))
     return d_bytes, sc, units
 
 
@@ -92,22 +91,22 @@ class Q2_K(Format):  # noqa: N801 - the published name
     block_elems = 256
     block_bytes = 84
 
-    def decode(self, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def decode(self, blocks: Bytes) -> Floats:
         """Apply the formula of the class."""
         n = len(blocks)
         scales = blocks[:, :16]
         d, dmin = halves(blocks[:, 80:82]), halves(blocks[:, 82:84])
         q = planes(blocks[:, 16:80].reshape(n, 2, 32), 2).reshape(n, 16, 16).astype(np.float32)
-        slope = d * (scales & 15).astype(np.float32)
-        floor = dmin * (scales >> 4).astype(np.float32)
+        slope = d * (scales & np.uint8(15)).astype(np.float32)
+        floor = dmin * (scales >> np.uint8(4)).astype(np.float32)
         return (slope[..., None] * q - floor[..., None]).reshape(n, 256)
 
-    def encode(self, blocks: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def encode(self, blocks: Floats) -> Bytes:
         """Fit each group from its extremes."""
         n = len(blocks)
         d_dmin, sc, mn, codes = encode_groups_affine(blocks.reshape(n, 16, 16), 3, 15)
         qs = pack_planes(codes.reshape(n, 2, 4, 32), 2).reshape(n, 64)
-        return np.concatenate([sc | (mn << 4), qs, d_dmin], axis=1)
+        return np.concatenate([sc | (mn << np.uint8(4)), qs, d_dmin], axis=1)
 
 
 class Q3_K(Format):  # noqa: N801 - the published name
@@ -121,27 +120,27 @@ class Q3_K(Format):  # noqa: N801 - the published name
     block_elems = 256
     block_bytes = 110
 
-    def decode(self, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def decode(self, blocks: Bytes) -> Floats:
         """Apply the formula of the class."""
         n = len(blocks)
         low = planes(blocks[:, 32:96].reshape(n, 2, 32), 2).reshape(n, 8, 32)
         third = planes(blocks[:, None, :32], 1).reshape(n, 8, 32)
-        q = (low | (third << 2)).reshape(n, 16, 16).astype(np.float32) - np.float32(4)
+        q = (low | (third << np.uint8(2))).reshape(n, 16, 16).astype(np.float32) - np.float32(4)
         packed = blocks[:, 96:108]
-        sc = nibbles(packed[:, :8]) | (planes(packed[:, None, 8:], 2).reshape(n, 16) << 4)
-        slope = halves(blocks[:, 108:110]) * (sc.astype(np.float32) - np.float32(32))
+        sc = nibbles(packed[:, :8]) | (planes(packed[:, None, 8:], 2).reshape(n, 16) << np.uint8(4))
+        slope: Floats = halves(blocks[:, 108:110]) * (sc.astype(np.float32) - np.float32(32))
         return (slope[..., None] * q).reshape(n, 256)
 
-    def encode(self, blocks: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def encode(self, blocks: Floats) -> Bytes:
         """Fit each group from its value of largest magnitude."""
         n = len(blocks)
         d, sc, units = encode_groups_signed(blocks.reshape(n, 16, 16), -4, -32)
         codes = to_codes(units + np.float32(4), 0, 7)
-        hmask = pack_planes((codes >> 2).reshape(n, 1, 8, 32), 1).reshape(n, 32)
-        qs = pack_planes((codes & 3).reshape(n, 2, 4, 32), 2).reshape(n, 64)
-        raised = (sc.astype(np.int16) + 32).astype(np.uint8)
-        upper = pack_planes((raised >> 4).reshape(n, 1, 4, 4), 2).reshape(n, 4)
-        return np.concatenate([hmask, qs, pack_nibbles(raised & 15), upper, d], axis=1)
+        hmask = pack_planes((codes >> np.uint8(2)).reshape(n, 1, 8, 32), 1).reshape(n, 32)
+        qs = pack_planes((codes & np.uint8(3)).reshape(n, 2, 4, 32), 2).reshape(n, 64)
+        raised = sc + np.uint8(32)  # wraps to [0, 64)
+        upper = pack_planes((raised >> np.uint8(4)).reshape(n, 1, 4, 4), 2).reshape(n, 4)
+        return np.concatenate([hmask, qs, pack_nibbles(raised & np.uint8(15)), upper, d], axis=1)
 
 
 class Q4_K(Format):  # noqa: N801 - the published name
@@ -154,7 +153,7 @@ class Q4_K(Format):  # noqa: N801 - the published name
     block_elems = 256
     block_bytes = 144
 
-    def decode(self, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def decode(self, blocks: Bytes) -> Floats:
         """Apply the formula of the class."""
         n = len(blocks)
         sc, mn = unpack_scales_6(blocks[:, 4:16])
@@ -162,7 +161,7 @@ class Q4_K(Format):  # noqa: N801 - the published name
         slope, floor = halves(blocks[:, :2]) * sc, halves(blocks[:, 2:4]) * mn
         return (slope[..., None] * q - floor[..., None]).reshape(n, 256)
 
-    def encode(self, blocks: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def encode(self, blocks: Floats) -> Bytes:
         """Fit each group from its extremes."""
         n = len(blocks)
         d_dmin, sc, mn, codes = encode_groups_affine(blocks.reshape(n, 8, 32), 15, 63)
@@ -171,28 +170,28 @@ class Q4_K(Format):  # noqa: N801 - the published name
 
 
 class Q5_K(Format):  # noqa: N801 - the published name
-    """d, dmin, 12 bytes of scales, qh[32], qs[128]: as Q4_K, and bit g of qh[j] is the fifth bit of value j of group g."""
+    """d, dmin, 12 bytes of scales, qh[32], qs[128]: as Q4_K; bit g of qh[j] is the fifth bit of value j of group g."""
 
     name = "Q5_K"
     block_elems = 256
     block_bytes = 176
 
-    def decode(self, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def decode(self, blocks: Bytes) -> Floats:
         """Apply the formula of the class."""
         n = len(blocks)
         sc, mn = unpack_scales_6(blocks[:, 4:16])
         low = planes(blocks[:, 48:].reshape(n, 4, 32), 4).reshape(n, 8, 32)
         fifth = planes(blocks[:, None, 16:48], 1).reshape(n, 8, 32)
-        q = (low | (fifth << 4)).astype(np.float32)
+        q = (low | (fifth << np.uint8(4))).astype(np.float32)
         slope, floor = halves(blocks[:, :2]) * sc, halves(blocks[:, 2:4]) * mn
         return (slope[..., None] * q - floor[..., None]).reshape(n, 256)
 
-    def encode(self, blocks: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def encode(self, blocks: Floats) -> Bytes:
         """Fit each group from its extremes."""
         n = len(blocks)
         d_dmin, sc, mn, codes = encode_groups_affine(blocks.reshape(n, 8, 32), 31, 63)
-        qh = pack_planes((codes >> 4).reshape(n, 1, 8, 32), 1).reshape(n, 32)
-        qs = pack_planes((codes & 15).reshape(n, 4, 2, 32), 4).reshape(n, 128)
+        qh = pack_planes((codes >> np.uint8(4)).reshape(n, 1, 8, 32), 1).reshape(n, 32)
+        qs = pack_planes((codes & np.uint8(15)).reshape(n, 4, 2, 32), 4).reshape(n, 128)
         return np.concatenate([d_dmin, pack_scales_6(sc, mn), qh, qs], axis=1)
 
 
@@ -207,23 +206,23 @@ class Q6_K(Format):  # noqa: N801 - the published name
     block_elems = 256
     block_bytes = 210
 
-    def decode(self, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def decode(self, blocks: Bytes) -> Floats:
         """Apply the formula of the class."""
         n = len(blocks)
         low = planes(blocks[:, :128].reshape(n, 2, 64), 4).reshape(n, 2, 4, 32)
         upper = planes(blocks[:, 128:192].reshape(n, 2, 32), 2)
-        q = (low | (upper << 4)).reshape(n, 16, 16).astype(np.float32) - np.float32(32)
+        q = (low | (upper << np.uint8(4))).reshape(n, 16, 16).astype(np.float32) - np.float32(32)
         slope = halves(blocks[:, 208:210]) * blocks[:, 192:208].view(np.int8).astype(np.float32)
         return (slope[..., None] * q).reshape(n, 256)
 
-    def encode(self, blocks: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def encode(self, blocks: Floats) -> Bytes:
         """Fit each group from its value of largest magnitude."""
         n = len(blocks)
         d, sc, units = encode_groups_signed(blocks.reshape(n, 16, 16), -32, -128)
         codes = to_codes(units + np.float32(32), 0, 63).reshape(n, 2, 4, 32)
-        ql = pack_planes((codes & 15).reshape(n, 2, 2, 64), 4).reshape(n, 128)
-        qh = pack_planes(codes >> 4, 2).reshape(n, 64)
-        return np.concatenate([ql, qh, sc.view(np.uint8), d], axis=1)
+        ql = pack_planes((codes & np.uint8(15)).reshape(n, 2, 2, 64), 4).reshape(n, 128)
+        qh = pack_planes(codes >> np.uint8(4), 2).reshape(n, 64)
+        return np.concatenate([ql, qh, sc, d], axis=1)
 
 
 class IQ4_XS(Format):  # noqa: N801 - the published name
@@ -233,21 +232,21 @@ class IQ4_XS(Format):  # noqa: N801 - the published name
     block_elems = 256
     block_bytes = 136
 
-    def decode(self, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def decode(self, blocks: Bytes) -> Floats:
         """Apply the formula of the class."""
         n = len(blocks)
-        low = np.stack([blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4], axis=2).reshape(n, 8)
+        low = np.stack([blocks[:, 4:8] & np.uint8(15), blocks[:, 4:8] >> np.uint8(4)], axis=2).reshape(n, 8)
         upper = planes(blocks[:, 2:4, None], 2).reshape(n, 8)
-        slope = halves(blocks[:, :2]) * ((low | (upper << 4)).astype(np.float32) - np.float32(32))
+        slope: Floats = halves(blocks[:, :2]) * ((low | (upper << np.uint8(4))).astype(np.float32) - np.float32(32))
         levels = np.array(IQ4_LEVELS, dtype=np.float32)[nibbles(blocks[:, 8:].reshape(n, 8, 16))]
         return (slope[..., None] * levels).reshape(n, 256)
 
-    def encode(self, blocks: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def encode(self, blocks: Floats) -> Bytes:
         """Fit each group from its value of largest magnitude."""
         n = len(blocks)
         d, sc, units = encode_groups_signed(blocks.reshape(n, 8, 32), -127, -32)
-        raised = (sc.astype(np.int16) + 32).astype(np.uint8)
-        upper = pack_planes((raised >> 4).reshape(n, 2, 4, 1), 2).reshape(n, 2)
-        low = (raised[:, 0::2] & 15) | ((raised[:, 1::2] & 15) << 4)
+        raised = sc + np.uint8(32)  # wraps to [0, 64)
+        upper = pack_planes((raised >> np.uint8(4)).reshape(n, 2, 4, 1), 2).reshape(n, 2)
+        low = (raised[:, 0::2] & np.uint8(15)) | ((raised[:, 1::2] & np.uint8(15)) << np.uint8(4))
         qs = pack_nibbles(nearest_level(units, IQ4_LEVELS)).reshape(n, 128)
         return np.concatenate([d, upper, low, qs], axis=1)

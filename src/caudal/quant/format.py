@@ -10,6 +10,9 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    Bytes = NDArray[np.uint8]
+    Floats = NDArray[np.float32]
+
 CHUNK_ELEMS = 1 << 20
 
 
@@ -30,7 +33,7 @@ class Format(ABC):
     block_elems: ClassVar[int]
     block_bytes: ClassVar[int]
 
-    def dequantize(self, data: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def dequantize(self, data: Bytes) -> Floats:
         """Return the values of whole blocks as a new 1-D float32 array.
 
         Infinite or NaN scales give infinite or NaN values, silently.
@@ -49,7 +52,7 @@ class Format(ABC):
                 out[start : start + step] = self.decode(blocks[start : start + step])
         return out.reshape(-1)
 
-    def quantize(self, values: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def quantize(self, values: Floats) -> Bytes:
         """Return finite values as whole blocks, a new 1-D uint8 array.
 
         Raises:
@@ -67,36 +70,36 @@ class Format(ABC):
         return out.reshape(-1)
 
     @abstractmethod
-    def decode(self, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def decode(self, blocks: Bytes) -> Floats:
         """Decode blocks [n, block_bytes] to values [n, block_elems]."""
 
     @abstractmethod
-    def encode(self, blocks: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def encode(self, blocks: Floats) -> Bytes:
         """Encode values [n, block_elems] to blocks [n, block_bytes]."""
 
 
-def halves(data: NDArray[np.uint8]) -> NDArray[np.float32]:
+def halves(data: Bytes) -> Floats:
     """Read pairs of bytes along the last axis as little-endian float16, widened to float32."""
     return np.ascontiguousarray(data).view("<f2").astype(np.float32)
 
 
-def half_bytes(values: NDArray[np.float32]) -> NDArray[np.uint8]:
+def half_bytes(values: Floats) -> Bytes:
     """Round to float16 and return the bytes: [n, k] float32 to [n, 2k] uint8."""
     return np.ascontiguousarray(values.astype("<f2")).view(np.uint8)
 
 
-def divide(values: NDArray[np.float32], by: NDArray[np.float32]) -> NDArray[np.float32]:
+def divide(values: Floats, by: Floats) -> Floats:
     """Divide; where the divisor is zero the quotient is zero."""
-    quotient: NDArray[np.float32] = np.divide(values, by, out=np.zeros_like(values), where=by != 0)
+    quotient: Floats = np.divide(values, by, out=np.zeros_like(values), where=by != 0)
     return quotient
 
 
-def to_codes(values: NDArray[np.float32], low: int, high: int) -> NDArray[np.uint8]:
+def to_codes(values: Floats, low: int, high: int) -> Bytes:
     """Round to the nearest whole number within [low, high] and return it as a byte (two's complement)."""
     return np.clip(np.rint(values), low, high).astype(np.int16).astype(np.uint8)
 
 
-def extreme(values: NDArray[np.float32]) -> NDArray[np.float32]:
+def extreme(values: Floats) -> Floats:
     """Return the signed value of largest magnitude along the last axis, kept as an axis of length one."""
     at = np.abs(values).argmax(axis=-1, keepdims=True)
     return np.take_along_axis(values, at, axis=-1)

@@ -12,7 +12,7 @@ import numpy as np
 from caudal.quant.format import Format
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from caudal.quant.format import Bytes, Floats
 
 
 class F32(Format):
@@ -22,11 +22,11 @@ class F32(Format):
     block_elems = 1
     block_bytes = 4
 
-    def decode(self, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def decode(self, blocks: Bytes) -> Floats:
         """Read the bytes as they are."""
         return np.ascontiguousarray(blocks).view("<f4")
 
-    def encode(self, blocks: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def encode(self, blocks: Floats) -> Bytes:
         """Write the bytes as they are."""
         return blocks.astype("<f4").view(np.uint8)
 
@@ -38,11 +38,11 @@ class F16(Format):
     block_elems = 1
     block_bytes = 2
 
-    def decode(self, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def decode(self, blocks: Bytes) -> Floats:
         """Widen; exact."""
         return np.ascontiguousarray(blocks).view("<f2").astype(np.float32)
 
-    def encode(self, blocks: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def encode(self, blocks: Floats) -> Bytes:
         """Round to nearest even; values past 65504 become infinite."""
         return blocks.astype("<f2").view(np.uint8)
 
@@ -54,12 +54,12 @@ class BF16(Format):
     block_elems = 1
     block_bytes = 2
 
-    def decode(self, blocks: NDArray[np.uint8]) -> NDArray[np.float32]:
+    def decode(self, blocks: Bytes) -> Floats:
         """Widen; exact."""
         upper = np.ascontiguousarray(blocks).view("<u2").astype(np.uint32)
         return (upper << np.uint32(16)).view(np.float32)
 
-    def encode(self, blocks: NDArray[np.float32]) -> NDArray[np.uint8]:
+    def encode(self, blocks: Floats) -> Bytes:
         """Round to nearest even; a NaN stays one."""
         bits = blocks.view(np.uint32)
         rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)

@@ -1,0 +1,6 @@
+"""Lets every test import tests/factory.py by its name."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
