@@ -1,0 +1,64 @@
+// A step program is a list of phases. Every thread walks the list; a barrier stands where one phase needs what
+// other threads wrote in an earlier one.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/table.h"
+
+namespace caudal {
+
+// What the rows of a value are: tokens of the step, or rows of logits.
+enum class Domain { tokens, logits };
+
+// A matrix of activations, [rows of the domain][width], each row padded with zeros to `stride`.
+struct Value {
+  int width = 0;
+  int stride = 0;  // width rounded up to 16
+  Domain domain = Domain::tokens;
+  float* data = nullptr;
+  int first_phase = -1;
+  int last_phase = -1;
+
+  float* row(int i) const { return data + static_cast<size_t>(i) * static_cast<size_t>(stride); }
+};
+
+// Some queries of one sequence, the unit of attention.
+struct QueryChunk {
+  int row;          // of the batch
+  int first_token;  // index among the step's tokens
+  int num_queries;
+};
+
+// One step's input. Arrays belong to the caller and live until the step ends.
+struct Step {
+  int num_tokens = 0;
+  int num_rows = 0;
+  int num_logits = 0;
+  const int32_t* token_ids = nullptr;
+  const int32_t* positions = nullptr;
+  const int32_t* query_starts = nullptr;
+  const int32_t* context_lens = nullptr;
+  const int32_t* logit_rows = nullptr;
+  std::vector<const int32_t*> block_tables;  // per KV group, [num_rows][table_widths[g]]
+  std::vector<int> table_widths;
+  std::vector<const int32_t*> slots;  // per KV group, [num_tokens]
+  std::vector<QueryChunk> chunks;
+
+  int rows_of(Domain domain) const { return domain == Domain::tokens ? num_tokens : num_logits; }
+};
+
+class Phase {
+ public:
+  virtual ~Phase() = default;
+
+  // True: `work` is given ranges of the domain's rows, the same ranges in every such phase, so that phases of one
+  // domain may follow each other without a barrier. False: tasks are claimed one by one.
+  virtual bool by_rows() const = 0;
+  virtual Domain domain() const { return Domain::tokens; }
+  virtual int num_tasks(const Step&) const { return 0; }
+  virtual void work(const Step& step, int begin, int end, void* scratch) const = 0;
+};
+
+}  // namespace caudal

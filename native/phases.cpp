@@ -1,0 +1,116 @@
+#include "phases.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace caudal {
+
+void EmbeddingPhase::work(const Step& step, int begin, int end, void*) const {
+  for (int t = begin; t < end; ++t) {
+    float* row = out->row(t);
+    kernels->matmul.dequantize_row(matrix, step.token_ids[t], scale, row);
+    std::fill(row + out->width, row + out->stride, 0.0f);
+  }
+}
+
+void RmsNormPhase::work(const Step&, int begin, int end, void*) const {
+  for (int t = begin; t < end; ++t) kernels->elementwise.rms_norm(x->row(t), weight, out->row(t), x->stride, group, eps);
+}
+
+void RopeAnglesPhase::work(const Step& step, int begin, int end, void*) const {
+  const size_t half = inv_freq.size(), sin_offset = static_cast<size_t>(out->stride) / 2;
+  for (int t = begin; t < end; ++t) {
+    float* row = out->row(t);
+    const auto position = static_cast<float>(step.positions[t]);
+    for (size_t i = 0; i < half; ++i) {
+      float angle = position * inv_freq[i];
+      row[i] = std::cos(angle) * attention_factor;
+      row[sin_offset + i] = std::sin(angle) * attention_factor;
+    }
+  }
+}
+
+void RopePhase::work(const Step&, int begin, int end, void*) const {
+  for (int t = begin; t < end; ++t) {
+    const float* cos = angles->row(t);
+    std::memcpy(out->row(t), x->row(t), sizeof(float) * static_cast<size_t>(x->stride));
+    kernels->elementwise.rope(out->row(t), cos, cos + angles->stride / 2, x->width / head_size, head_size, rotary,
+                              interleaved);
+  }
+}
+
+void PackPhase::work(const Step& step, int begin, int end, void*) const {
+  ActivationView view{kind, step.rows_of(x->domain), x->width, *buffer};
+  kernels->matmul.pack_activations(view, x->data, static_cast<size_t>(x->stride), begin, end);
+}
+
+void LinearPhase::work(const Step& step, int begin, int end, void* scratch) const {
+  for (int task = begin; task < end; ++task) {
+    size_t p = 0;
+    while (p + 1 < parts.size() && task >= parts[p + 1].first_task) ++p;
+    const LinearPart& part = parts[p];
+    MatmulArgs args{};
+    args.weights = part.matrix;
+    args.x = ActivationView{part.kind, step.rows_of(rows), part.matrix.cols, *part.buffer};
+    args.bias = part.bias;
+    args.out = part.out->data;
+    args.out_stride = static_cast<size_t>(part.out->stride);
+    int first = (task - part.first_task) * part.panels_per_task;
+    int last = std::min(first + part.panels_per_task, part.matrix.num_panels);
+    kernels->matmul.matmul(args, first, last, scratch);
+  }
+}
+
+void KVWritePhase::work(const Step& step, int begin, int end, void*) const {
+  KVWriteArgs args{pages,
+                   k->data,
+                   v->data,
+                   static_cast<size_t>(k->stride),
+                   static_cast<size_t>(v->stride),
+                   step.slots[static_cast<size_t>(group)]};
+  kernels->attention.write_kv(args, begin, end);
+}
+
+void AttentionPhase::work(const Step& step, int begin, int end, void* scratch) const {
+  const auto g = static_cast<size_t>(group);
+  for (int task = begin; task < end; ++task) {
+    const QueryChunk& chunk = step.chunks[static_cast<size_t>(task / pages.num_kv_heads)];
+    AttentionArgs args{};
+    args.pages = pages;
+    args.block_table =
+        step.block_tables[g] + static_cast<size_t>(chunk.row) * static_cast<size_t>(step.table_widths[g]);
+    args.q = q->row(chunk.first_token);
+    args.out = out->row(chunk.first_token);
+    args.q_stride = static_cast<size_t>(q->stride);
+    args.out_stride = static_cast<size_t>(out->stride);
+    args.num_heads = num_heads;
+    args.first_position = step.positions[chunk.first_token];
+    args.num_queries = chunk.num_queries;
+    args.kv_head = task % pages.num_kv_heads;
+    args.scale = scale;
+    args.softcap = softcap;
+    args.window = window;
+    kernels->attention.attend(args, scratch);
+  }
+}
+
+void GluPhase::work(const Step&, int begin, int end, void*) const {
+  for (int t = begin; t < end; ++t) kernels->elementwise.glu(gate->row(t), up->row(t), out->row(t), out->stride, activation);
+}
+
+void AddPhase::work(const Step&, int begin, int end, void*) const {
+  for (int t = begin; t < end; ++t) kernels->elementwise.add(x->row(t), y->row(t), out->row(t), out->stride);
+}
+
+void SoftcapPhase::work(const Step&, int begin, int end, void*) const {
+  for (int t = begin; t < end; ++t) kernels->elementwise.softcap(x->row(t), out->row(t), out->stride, cap);
+}
+
+void LogitRowsPhase::work(const Step& step, int begin, int end, void*) const {
+  for (int l = begin; l < end; ++l) {
+    std::memcpy(out->row(l), x->row(step.logit_rows[l]), sizeof(float) * static_cast<size_t>(x->stride));
+  }
+}
+
+}  // namespace caudal

@@ -1,0 +1,152 @@
+// The phases that a decoder's step is made of. Each says what it reads and writes by plain pointers to Values.
+#pragma once
+
+#include <vector>
+
+#include "kv_cache.h"
+#include "phase.h"
+
+namespace caudal {
+
+struct EmbeddingPhase final : Phase {
+  const KernelTable* kernels;
+  PackedView matrix;
+  float scale;
+  const Value* out;
+  bool by_rows() const override { return true; }
+  void work(const Step&, int begin, int end, void*) const override;
+};
+
+struct RmsNormPhase final : Phase {
+  const KernelTable* kernels;
+  const Value* x;
+  const Value* out;
+  const float* weight;
+  int group;
+  float eps;
+  bool by_rows() const override { return true; }
+  Domain domain() const override { return x->domain; }
+  void work(const Step&, int begin, int end, void*) const override;
+};
+
+// Writes cos and sin of every token's angles: [cos, padded to 16][sin].
+struct RopeAnglesPhase final : Phase {
+  std::vector<float> inv_freq;
+  float attention_factor;
+  const Value* out;
+  bool by_rows() const override { return true; }
+  void work(const Step&, int begin, int end, void*) const override;
+};
+
+struct RopePhase final : Phase {
+  const KernelTable* kernels;
+  const Value* x;
+  const Value* out;
+  const Value* angles;
+  int head_size;
+  int rotary;
+  bool interleaved;
+  bool by_rows() const override { return true; }
+  void work(const Step&, int begin, int end, void*) const override;
+};
+
+// Packs the left operand of the products that follow.
+struct PackPhase final : Phase {
+  const KernelTable* kernels;
+  const Value* x;
+  ActivationKind kind;
+  uint8_t* const* buffer;
+  bool by_rows() const override { return true; }
+  Domain domain() const override { return x->domain; }
+  void work(const Step&, int begin, int end, void*) const override;
+};
+
+struct LinearPart {
+  PackedView matrix;
+  const float* bias;
+  ActivationKind kind;
+  uint8_t* const* buffer;  // of its kind
+  const Value* out;
+  int panels_per_task;
+  int first_task;
+};
+
+struct LinearPhase final : Phase {
+  const KernelTable* kernels;
+  Domain rows;
+  int total_tasks;
+  std::vector<LinearPart> parts;
+  bool by_rows() const override { return false; }
+  Domain domain() const override { return rows; }
+  int num_tasks(const Step&) const override { return total_tasks; }
+  void work(const Step&, int begin, int end, void* scratch) const override;
+};
+
+struct KVWritePhase final : Phase {
+  const KernelTable* kernels;
+  const Value* k;
+  const Value* v;
+  KVPages pages;
+  int group;
+  bool by_rows() const override { return true; }
+  void work(const Step&, int begin, int end, void*) const override;
+};
+
+struct AttentionPhase final : Phase {
+  const KernelTable* kernels;
+  const Value* q;
+  const Value* out;
+  KVPages pages;
+  int group;
+  int num_heads;
+  float scale;
+  float softcap;
+  int window;
+  bool by_rows() const override { return false; }
+  int num_tasks(const Step& step) const override {
+    return static_cast<int>(step.chunks.size()) * pages.num_kv_heads;
+  }
+  void work(const Step&, int begin, int end, void* scratch) const override;
+};
+
+struct GluPhase final : Phase {
+  const KernelTable* kernels;
+  const Value* gate;
+  const Value* up;
+  const Value* out;
+  GluActivation activation;
+  bool by_rows() const override { return true; }
+  Domain domain() const override { return gate->domain; }
+  void work(const Step&, int begin, int end, void*) const override;
+};
+
+struct AddPhase final : Phase {
+  const KernelTable* kernels;
+  const Value* x;
+  const Value* y;
+  const Value* out;
+  bool by_rows() const override { return true; }
+  Domain domain() const override { return x->domain; }
+  void work(const Step&, int begin, int end, void*) const override;
+};
+
+struct SoftcapPhase final : Phase {
+  const KernelTable* kernels;
+  const Value* x;
+  const Value* out;
+  float cap;
+  bool by_rows() const override { return true; }
+  Domain domain() const override { return x->domain; }
+  void work(const Step&, int begin, int end, void*) const override;
+};
+
+// Gathers the rows whose logits are wanted; from here on rows are logits.
+struct LogitRowsPhase final : Phase {
+  const Value* x;
+  const Value* out;
+  bool by_rows() const override { return true; }
+  Domain domain() const override { return Domain::logits; }
+  void work(const Step&, int begin, int end, void*) const override;
+};
+
+}  // namespace caudal

@@ -1,0 +1,320 @@
+#include "program.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+#include "formats/format_info.h"
+
+namespace caudal {
+
+namespace {
+
+// Weights per task: enough to hide the claim, few enough that the last task is short.
+constexpr size_t kTaskBytes = 48 * 1024;
+// Queries of a prompt that one task attends with: their keys are read from the near caches.
+constexpr int kQueriesPerChunk = 32;
+
+int round_up_16(int n) { return (n + 15) / 16 * 16; }
+
+}  // namespace
+
+Program::Program(const KernelTable& kernels, ThreadPool& pool, const KVCache& cache, int max_tokens, bool exact)
+    : kernels_(kernels), pool_(pool), cache_(cache), max_tokens_(max_tokens), exact_(exact) {}
+
+int Program::make_value(int width, Domain domain) {
+  auto v = std::make_unique<Value>();
+  v->width = width;
+  v->stride = round_up_16(width);
+  v->domain = domain;
+  values_.push_back(std::move(v));
+  return static_cast<int>(values_.size()) - 1;
+}
+
+template <class P>
+P& Program::append(std::vector<int> reads, std::vector<int> writes) {
+  auto owned = std::make_unique<P>();
+  P& phase = *owned;
+  int index = static_cast<int>(phases_.size());
+  phases_.push_back(std::move(owned));
+  for (int r : reads) value(r).last_phase = index;
+  for (int w : writes) value(w).first_phase = value(w).last_phase = index;
+  return phase;
+}
+
+void Program::expect_width(int index, int width, const char* what) const {
+  if (value(index).width != width) {
+    throw std::invalid_argument(std::string(what) + ": expected " + std::to_string(width) + " columns, got " +
+                                std::to_string(value(index).width));
+  }
+}
+
+int Program::embedding(const PackedView& matrix, float scale) {
+  int out = make_value(matrix.cols, Domain::tokens);
+  vocabulary_ = matrix.rows;
+  auto& phase = append<EmbeddingPhase>({}, {out});
+  phase.kernels = &kernels_;
+  phase.matrix = matrix;
+  phase.scale = scale;
+  phase.out = &value(out);
+  return out;
+}
+
+uint8_t* const* Program::pack(int x, ActivationKind kind) {
+  const auto k = static_cast<size_t>(kind);
+  if (packed_value_[k] != x) {
+    packed_value_[k] = x;
+    pack_bytes_[k] = std::max(pack_bytes_[k], kernels_.matmul.activation_bytes(kind, value(x).width, max_tokens_));
+    auto& phase = append<PackPhase>({x}, {});
+    phase.kernels = &kernels_;
+    phase.x = &value(x);
+    phase.kind = kind;
+    phase.buffer = &pack_buffers_[k];
+  }
+  return &pack_buffers_[k];
+}
+
+std::vector<int> Program::linear(const std::vector<PackedView>& matrices, const std::vector<const float*>& biases,
+                                 int x) {
+  std::vector<int> outs;
+  std::vector<LinearPart> parts;
+  int tasks = 0;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const PackedView& m = matrices[i];
+    expect_width(x, m.cols, "linear");
+    max_columns_ = std::max(max_columns_, m.cols);
+    LinearPart part{};
+    part.matrix = m;
+    part.bias = biases[i];
+    part.kind = exact_ ? ActivationKind::f32 : format_info(m.format).activation;
+    part.buffer = pack(x, part.kind);
+    outs.push_back(make_value(m.rows, value(x).domain));
+    part.out = &value(outs.back());
+    part.panels_per_task = std::max(1, static_cast<int>(kTaskBytes / std::max<size_t>(m.panel_bytes, 1)));
+    part.first_task = tasks;
+    tasks += (m.num_panels + part.panels_per_task - 1) / part.panels_per_task;
+    parts.push_back(part);
+  }
+  auto& phase = append<LinearPhase>({x}, outs);
+  phase.kernels = &kernels_;
+  phase.rows = value(x).domain;
+  phase.total_tasks = tasks;
+  phase.parts = std::move(parts);
+  return outs;
+}
+
+int Program::rms_norm(int x, const float* weight, int group, float eps) {
+  const Value& in = value(x);
+  if (group != in.width && (group % 16 != 0 || in.width % group != 0)) {
+    throw std::invalid_argument("rms_norm: groups of " + std::to_string(group) + " do not fit " +
+                                std::to_string(in.width) + " columns; expected a multiple of 16");
+  }
+  int out = make_value(in.width, in.domain);
+  auto& phase = append<RmsNormPhase>({x}, {out});
+  phase.kernels = &kernels_;
+  phase.x = &value(x);
+  phase.out = &value(out);
+  phase.weight = weight;
+  phase.group = group;
+  phase.eps = eps;
+  return out;
+}
+
+int Program::rope(int x, const RopeTable* table, int head_size) {
+  if (table->rotary > head_size || value(x).width % head_size != 0) {
+    throw std::invalid_argument("rope: " + std::to_string(table->rotary) + " rotary dims, heads of " +
+                                std::to_string(head_size) + ", " + std::to_string(value(x).width) + " columns");
+  }
+  int angles = -1;
+  for (auto& [known, index] : angles_) {
+    if (known == table) angles = index;
+  }
+  if (angles < 0) {
+    angles = make_value(2 * round_up_16(table->rotary / 2), Domain::tokens);
+    angles_.emplace_back(table, angles);
+    auto& phase = append<RopeAnglesPhase>({}, {angles});
+    phase.inv_freq = table->inv_freq;
+    phase.attention_factor = table->attention_factor;
+    phase.out = &value(angles);
+  }
+  int out = make_value(value(x).width, Domain::tokens);
+  auto& phase = append<RopePhase>({x, angles}, {out});
+  phase.kernels = &kernels_;
+  phase.x = &value(x);
+  phase.out = &value(out);
+  phase.angles = &value(angles);
+  phase.head_size = head_size;
+  phase.rotary = table->rotary;
+  phase.interleaved = table->interleaved;
+  return out;
+}
+
+int Program::attention(int q, int k, int v, const AttentionShape& shape) {
+  const KVPages& pages = cache_.pages(shape.layer);
+  expect_width(q, shape.num_heads * pages.head_size, "attention q");
+  expect_width(k, pages.num_kv_heads * pages.head_size, "attention k");
+  expect_width(v, pages.num_kv_heads * pages.head_size, "attention v");
+  if (shape.num_heads % pages.num_kv_heads != 0) throw std::invalid_argument("attention: heads do not divide");
+  auto& write = append<KVWritePhase>({k, v}, {});
+  write.kernels = &kernels_;
+  write.k = &value(k);
+  write.v = &value(v);
+  write.pages = pages;
+  write.group = cache_.shape(shape.layer).group;
+  int out = make_value(value(q).width, Domain::tokens);
+  auto& phase = append<AttentionPhase>({q}, {out});
+  phase.kernels = &kernels_;
+  phase.q = &value(q);
+  phase.out = &value(out);
+  phase.pages = pages;
+  phase.group = write.group;
+  phase.num_heads = shape.num_heads;
+  phase.scale = shape.scale;
+  phase.softcap = shape.softcap;
+  phase.window = shape.window;
+  std::pair<int, int> use{phase.group, phase.window};
+  if (std::find(kv_uses_.begin(), kv_uses_.end(), use) == kv_uses_.end()) kv_uses_.push_back(use);
+  attention_scratch_ =
+      std::max(attention_scratch_, kernels_.attention.scratch_bytes(shape.num_heads, pages.num_kv_heads,
+                                                                    pages.head_size, pages.block_size));
+  return out;
+}
+
+int Program::glu(int gate, int up, GluActivation activation) {
+  expect_width(up, value(gate).width, "glu");
+  int out = make_value(value(gate).width, value(gate).domain);
+  auto& phase = append<GluPhase>({gate, up}, {out});
+  phase.kernels = &kernels_;
+  phase.gate = &value(gate);
+  phase.up = &value(up);
+  phase.out = &value(out);
+  phase.activation = activation;
+  return out;
+}
+
+int Program::add(int x, int y) {
+  expect_width(y, value(x).width, "add");
+  int out = make_value(value(x).width, value(x).domain);
+  auto& phase = append<AddPhase>({x, y}, {out});
+  phase.kernels = &kernels_;
+  phase.x = &value(x);
+  phase.y = &value(y);
+  phase.out = &value(out);
+  return out;
+}
+
+int Program::softcap(int x, float cap) {
+  int out = make_value(value(x).width, value(x).domain);
+  auto& phase = append<SoftcapPhase>({x}, {out});
+  phase.kernels = &kernels_;
+  phase.x = &value(x);
+  phase.out = &value(out);
+  phase.cap = cap;
+  return out;
+}
+
+int Program::logit_rows(int x) {
+  int out = make_value(value(x).width, Domain::logits);
+  auto& phase = append<LogitRowsPhase>({x}, {out});
+  phase.x = &value(x);
+  phase.out = &value(out);
+  return out;
+}
+
+void Program::finish(int logits) {
+  logits_ = logits;
+  value(logits).last_phase = static_cast<int>(phases_.size());
+  // A barrier before a phase that is not split as its predecessor is.
+  int epoch = 0;
+  for (size_t p = 0; p < phases_.size(); ++p) {
+    bool chained = p > 0 && phases_[p]->by_rows() && phases_[p - 1]->by_rows() &&
+                   phases_[p]->domain() == phases_[p - 1]->domain();
+    if (p > 0 && !chained) ++epoch;
+    epochs_.push_back(epoch);
+  }
+  epochs_.push_back(epoch + 1);
+  place_values();
+  place_scratch();
+  claims_ = std::make_unique<Claim[]>(phases_.size());
+}
+
+void Program::place_values() {
+  struct Slot {
+    size_t floats;
+    int free_after;  // last epoch that uses it
+    std::vector<int> values;
+  };
+  std::vector<Slot> slots;
+  for (size_t i = 0; i < values_.size(); ++i) {
+    Value& v = *values_[i];
+    size_t floats = static_cast<size_t>(v.stride) * static_cast<size_t>(max_tokens_);
+    int from = epochs_[static_cast<size_t>(v.first_phase)], to = epochs_[static_cast<size_t>(v.last_phase)];
+    Slot* best = nullptr;
+    for (Slot& slot : slots) {
+      if (slot.free_after >= from) continue;
+      bool closer = best && std::max(slot.floats, floats) - std::min(slot.floats, floats) <
+                                std::max(best->floats, floats) - std::min(best->floats, floats);
+      if (!best || closer) best = &slot;
+    }
+    if (!best) best = &slots.emplace_back(Slot{0, -1, {}});
+    best->floats = std::max(best->floats, floats);
+    best->free_after = to;
+    best->values.push_back(static_cast<int>(i));
+  }
+  for (const Slot& slot : slots) {
+    memory_.emplace_back(slot.floats * sizeof(float), false);
+    for (int i : slot.values) value(i).data = memory_.back().as<float>();
+  }
+}
+
+void Program::place_scratch() {
+  for (size_t k = 0; k < kNumKinds; ++k) {
+    if (pack_bytes_[k] == 0) continue;
+    memory_.emplace_back(pack_bytes_[k], false);
+    pack_buffers_[k] = memory_.back().data();
+  }
+  size_t bytes = std::max(kernels_.matmul.scratch_bytes(max_columns_), attention_scratch_) + 4096;
+  for (int t = 0; t < pool_.size(); ++t) {
+    memory_.emplace_back(bytes, false);
+    scratch_.push_back(memory_.back().data());
+  }
+}
+
+size_t Program::buffer_bytes() const {
+  size_t bytes = 0;
+  for (const Mapping& m : memory_) bytes += m.size();
+  return bytes;
+}
+
+const float* Program::run(Step& step) {
+  step.chunks.clear();
+  for (int r = 0; r < step.num_rows; ++r) {
+    for (int t = step.query_starts[r]; t < step.query_starts[r + 1]; t += kQueriesPerChunk) {
+      step.chunks.push_back({r, t, std::min(kQueriesPerChunk, step.query_starts[r + 1] - t)});
+    }
+  }
+  for (size_t p = 0; p < phases_.size(); ++p) claims_[p].next.store(0, std::memory_order_relaxed);
+  pool_.run([&](int thread) { run_thread(step, thread); });
+  return value(logits_).data;
+}
+
+void Program::run_thread(const Step& step, int thread) {
+  const int threads = pool_.size();
+  void* scratch = scratch_[static_cast<size_t>(thread)];
+  for (size_t p = 0; p < phases_.size(); ++p) {
+    if (p > 0 && epochs_[p] != epochs_[p - 1]) pool_.barrier();
+    const Phase& phase = *phases_[p];
+    if (phase.by_rows()) {
+      int rows = step.rows_of(phase.domain());
+      int begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+      if (begin < end) phase.work(step, begin, end, scratch);
+      continue;
+    }
+    const int tasks = step.rows_of(phase.domain()) > 0 ? phase.num_tasks(step) : 0;
+    for (int task; (task = claims_[p].next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
+      phase.work(step, task, task + 1, scratch);
+    }
+  }
+}
+
+}  // namespace caudal

@@ -1,0 +1,98 @@
+// A step program: a model's forward pass recorded once as phases, run every step by a pool of threads.
+//
+// Building methods mirror the backend's operations: they take and return indices of values. finish() lays the values
+// out in memory, sharing it between values that are never alive at once.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "kv_cache.h"
+#include "phases.h"
+#include "thread_pool.h"
+
+namespace caudal {
+
+struct RopeTable {
+  std::vector<float> inv_freq;
+  int rotary;
+  bool interleaved;
+  float attention_factor;
+};
+
+struct AttentionShape {
+  int layer;
+  int num_heads;
+  float scale;
+  float softcap;  // 0 is off
+  int window;     // 0 is unlimited
+};
+
+class Program {
+ public:
+  // `exact` multiplies float32 activations instead of int8 ones. The kernels, matrices and cache outlive the program.
+  Program(const KernelTable& kernels, ThreadPool& pool, const KVCache& cache, int max_tokens, bool exact);
+
+  int embedding(const PackedView& matrix, float scale);
+  std::vector<int> linear(const std::vector<PackedView>& matrices, const std::vector<const float*>& biases, int x);
+  int rms_norm(int x, const float* weight, int group, float eps);
+  int rope(int x, const RopeTable* table, int head_size);
+  int attention(int q, int k, int v, const AttentionShape& shape);
+  int glu(int gate, int up, GluActivation activation);
+  int add(int x, int y);
+  int softcap(int x, float cap);
+  int logit_rows(int x);
+  void finish(int logits);
+
+  // The matrix [num_logits][logits_stride], valid until the next run. The step must have passed check().
+  const float* run(Step& step);
+  // Throws std::invalid_argument if a step would read or write outside its buffers.
+  void check(const Step& step) const;
+
+  int logits_width() const { return value(logits_).width; }
+  int logits_stride() const { return value(logits_).stride; }
+  int max_tokens() const { return max_tokens_; }
+  size_t buffer_bytes() const;
+  int width(int index) const { return value(index).width; }
+
+ private:
+  static constexpr int kNumKinds = 3;
+
+  Value& value(int index) const { return *values_.at(static_cast<size_t>(index)); }
+  int make_value(int width, Domain domain);
+  template <class P>
+  P& append(std::vector<int> reads, std::vector<int> writes);
+  uint8_t* const* pack(int x, ActivationKind kind);
+  void place_values();
+  void place_scratch();
+  void check_pages(const Step& step, int group, int window) const;
+  void run_thread(const Step& step, int thread);
+  void expect_width(int index, int width, const char* what) const;
+
+  const KernelTable& kernels_;
+  ThreadPool& pool_;
+  const KVCache& cache_;
+  int max_tokens_;
+  bool exact_;
+  int logits_ = -1;
+  int vocabulary_ = 0;
+  std::vector<std::unique_ptr<Value>> values_;
+  std::vector<std::unique_ptr<Phase>> phases_;
+  std::vector<int> epochs_;  // barriers before each phase
+  std::vector<std::pair<const RopeTable*, int>> angles_;
+  std::vector<std::pair<int, int>> kv_uses_;  // (group, window) of the attention phases, each once
+  std::vector<Mapping> memory_;
+  size_t pack_bytes_[kNumKinds] = {};
+  uint8_t* pack_buffers_[kNumKinds] = {};
+  int packed_value_[kNumKinds] = {-1, -1, -1};
+  int max_columns_ = 0;
+  size_t attention_scratch_ = 0;
+  std::vector<uint8_t*> scratch_;
+  struct alignas(64) Claim {
+    std::atomic<int> next{0};
+  };
+  std::unique_ptr<Claim[]> claims_;
+};
+
+}  // namespace caudal

@@ -1,0 +1,82 @@
+// Chooses the next token of each row of logits.
+//
+// A row's choice depends on its logits, its parameters and (seed, position), never on the other rows.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kernels/table.h"
+#include "thread_pool.h"
+
+namespace caudal {
+
+// Parameters of `num_rows` rows, as arrays; the meanings are those of SamplingBatch in backends/base.py.
+struct SamplingArgs {
+  int num_rows;
+  int vocabulary;
+  const float* logits;
+  size_t logits_stride;
+  const int32_t* rows;  // [num_rows], which row of the logits
+  const float* temperature;
+  const int32_t* top_k;
+  const float* top_p;
+  const float* min_p;
+  const float* typical_p;
+  const float* repetition_penalty;
+  const float* presence_penalty;
+  const float* frequency_penalty;
+  const uint64_t* seeds;
+  const int64_t* positions;
+  const int32_t* history_starts;
+  const int32_t* num_prompt;
+  const int32_t* history_ids;
+  const int32_t* bias_starts;
+  const int32_t* bias_ids;
+  const float* bias_values;
+  const int32_t* num_logprobs;
+  int max_logprobs;
+};
+
+struct SamplingResult {
+  int32_t* token_ids;   // [num_rows]
+  float* logprobs;      // [num_rows]
+  int32_t* ranks;       // [num_rows]
+  int32_t* top_ids;     // [num_rows][max_logprobs]
+  float* top_logprobs;  // [num_rows][max_logprobs]
+};
+
+struct Candidate {
+  float logit;
+  int32_t id;
+};
+
+class Sampler {
+ public:
+  Sampler(const KernelTable& kernels, ThreadPool& pool);
+
+  // Ids in history and bias must lie in the vocabulary (the caller checks).
+  void sample(const SamplingArgs& args, const SamplingResult& result);
+
+  // The random number in [0, 1) of a position: splitmix64's finaliser twice over seed and position.
+  // Source: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
+  static double uniform(uint64_t seed, int64_t position);
+
+ private:
+  struct Workspace {
+    std::vector<float> logits;
+    std::vector<int32_t> counts;
+    std::vector<Candidate> candidates;
+    std::vector<float> weights;
+  };
+
+  const float* edited_logits(const SamplingArgs& args, int row, Workspace& w) const;
+  int32_t choose(const SamplingArgs& args, int row, const float* logits, Workspace& w) const;
+  void report(const SamplingArgs& args, int row, const SamplingResult& result, Workspace& w) const;
+
+  const KernelTable& kernels_;
+  ThreadPool& pool_;
+  std::vector<Workspace> workspaces_;
+};
+
+}  // namespace caudal
