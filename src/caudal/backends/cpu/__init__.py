@@ -1,0 +1,1 @@
+"""The native CPU backend. The only room that imports caudal._native."""

@@ -1,0 +1,215 @@
+"""The CPU backend: weights repacked for native kernels, the forward pass recorded once as a native step program.
+
+Operations take and return Values, which are places in the program being recorded. Running a step is one native call.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from caudal import _native
+from caudal.backends.base import SampleOutput
+from caudal.backends.cpu.threads import usable_cores
+from caudal.errors import ConfigError
+from caudal.quant import FORMATS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from caudal.backends.base import Activation, AttentionSpec, KVLayer, RopeSpec, SamplingBatch
+    from caudal.checkpoint.tensor import Tensor
+    from caudal.engine.step_batch import StepBatch
+
+logger = logging.getLogger(__name__)
+
+KERNEL_FORMATS = frozenset({"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16", "F32"})
+# What a format without a kernel becomes: more bits than any such format has.
+FALLBACK_FORMAT = "F16"
+
+
+@dataclass(frozen=True, slots=True)
+class LinearGroup:
+    """Projections of one input, of any formats."""
+
+    matrices: tuple[_native.PackedMatrix, ...]
+    biases: tuple[_native.Vector | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A matrix of activations in a program."""
+
+    program: _native.Program
+    index: int
+
+
+class CpuBackend:
+    """Native kernels.
+
+    Args:
+        num_threads: None takes the cores that this process may use.
+        max_tokens: most tokens in one step.
+        exact: keep activations and KV in float32.
+        isa: a name from available_isas(); None takes the best, or what CAUDAL_ISA says.
+
+    Raises:
+        ConfigError: the instruction set is not available here.
+    """
+
+    name = "cpu"
+
+    def __init__(
+        self, *, num_threads: int | None = None, max_tokens: int = 512, exact: bool = False, isa: str | None = None
+    ) -> None:
+        try:
+            self.isa = _native.default_isa() if isa is None else isa
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
+        if self.isa not in available_isas():
+            message = f"instruction set {self.isa!r} is not available here; available: {', '.join(available_isas())}"
+            raise ConfigError(message)
+        self.num_threads = num_threads or usable_cores()
+        self.exact = exact
+        self._max_tokens = max_tokens
+        self._pool = _native.ThreadPool(self.num_threads)
+        self._sampler = _native.Sampler(self.isa, self._pool)
+        self._fallbacks: set[str] = set()
+        self.weights_bytes = 0
+
+    def vector(self, tensor: Tensor) -> _native.Vector:
+        """Place a vector as float32."""
+        return _native.Vector(tensor.dequantize().reshape(-1))
+
+    def matrix(self, tensor: Tensor) -> _native.PackedMatrix:
+        """Repack a matrix for the kernels. A format without a kernel is dequantised, and the log says so once."""
+        rows, columns = tensor.shape
+        format_name, data = tensor.format, tensor.data
+        if format_name not in KERNEL_FORMATS:
+            self._say_fallback(format_name)
+            format_name, data = FALLBACK_FORMAT, _requantized(tensor)
+        packed = _native.PackedMatrix(format_name, data, rows, columns, self.num_threads)
+        self.weights_bytes += packed.nbytes
+        return packed
+
+    def _say_fallback(self, format_name: str) -> None:
+        if format_name not in self._fallbacks:
+            self._fallbacks.add(format_name)
+            logger.warning("no CPU kernel for %s yet; its tensors are kept as %s", format_name, FALLBACK_FORMAT)
+
+    def linear_group(self, parts: Sequence[tuple[_native.PackedMatrix, _native.Vector | None]]) -> LinearGroup:
+        """Keep projections of one input together, so that the input is packed once."""
+        return LinearGroup(tuple(matrix for matrix, _ in parts), tuple(bias for _, bias in parts))
+
+    def rope_table(self, spec: RopeSpec) -> _native.RopeTable:
+        """Place a rotary embedding."""
+        return _native.RopeTable(list(spec.inv_freq), spec.rotary_dims, spec.interleaved, spec.attention_factor)
+
+    def kv_cache(self, layers: Sequence[KVLayer], num_blocks: Sequence[int], block_size: int) -> _native.KVCache:
+        """Reserve a paged cache: float16, or float32 in exact mode."""
+        for index, layer in enumerate(layers):
+            if layer.key_size != layer.value_size or layer.key_size % 16:
+                message = (
+                    f"layer {index} has key size {layer.key_size} and value size {layer.value_size}; "
+                    "the CPU kernels expect one size, a multiple of 16"
+                )
+                raise ConfigError(message)
+        shapes = [(layer.group, (layer.num_kv_heads, layer.key_size)) for layer in layers]
+        return _native.KVCache(shapes, list(num_blocks), block_size, self.exact)
+
+    def compile(
+        self, forward: Callable[[_native.Program], Value], kv_cache: _native.KVCache
+    ) -> Callable[[StepBatch], NDArray[np.float32]]:
+        """Record the forward pass; the function it returns runs a step as one native call."""
+        program = _native.Program(self.isa, self._pool, kv_cache, self._max_tokens, self.exact)
+        program.finish(forward(program).index)
+
+        def run(batch: StepBatch) -> NDArray[np.float32]:
+            logits: NDArray[np.float32] = program.run(
+                batch.token_ids,
+                batch.positions,
+                batch.query_starts,
+                batch.context_lens,
+                list(batch.block_tables),
+                list(batch.slot_mapping),
+                batch.logit_rows,
+            )
+            return logits
+
+        return run
+
+    def embedding(self, matrix: _native.PackedMatrix, batch: _native.Program, scale: float = 1.0) -> Value:
+        """Record a look-up of the step's token ids."""
+        return Value(batch, batch.embedding(matrix, scale))
+
+    def linear(self, group: LinearGroup, x: Value) -> tuple[Value, ...]:
+        """Record the products of one input with every matrix of the group."""
+        outs = x.program.linear(list(group.matrices), list(group.biases), x.index)
+        return tuple(Value(x.program, out) for out in outs)
+
+    def rms_norm(self, x: Value, weight: _native.Vector | None, eps: float, group_size: int | None = None) -> Value:
+        """Record a root-mean-square norm over rows or heads."""
+        group = group_size or x.program.width(x.index)
+        return Value(x.program, x.program.rms_norm(x.index, weight, group, eps))
+
+    def rope(self, x: Value, table: _native.RopeTable, batch: _native.Program, head_size: int) -> Value:
+        """Record a rotation of every head by its token's position."""
+        return Value(batch, batch.rope(x.index, table, head_size))
+
+    def attention(self, q: Value, k: Value, v: Value, batch: _native.Program, spec: AttentionSpec) -> Value:
+        """Record a write of k and v to the cache and attention over it."""
+        out = batch.attention(
+            q.index,
+            k.index,
+            v.index,
+            spec.layer,
+            spec.num_heads,
+            spec.scale,
+            spec.softcap or 0.0,
+            spec.window or 0,
+        )
+        return Value(batch, out)
+
+    def glu(self, gate: Value, up: Value, activation: Activation) -> Value:
+        """Record activation(gate) * up."""
+        return Value(gate.program, gate.program.glu(gate.index, up.index, activation))
+
+    def add(self, x: Value, y: Value) -> Value:
+        """Record x + y."""
+        return Value(x.program, x.program.add(x.index, y.index))
+
+    def softcap(self, x: Value, cap: float) -> Value:
+        """Record cap * tanh(x / cap)."""
+        return Value(x.program, x.program.softcap(x.index, cap))
+
+    def logit_rows(self, x: Value, batch: _native.Program) -> Value:
+        """Record the choice of the rows whose logits are wanted."""
+        return Value(batch, batch.logit_rows(x.index))
+
+    def sample(self, logits: NDArray[np.float32], sampling: SamplingBatch) -> SampleOutput:
+        """Choose tokens natively, rows shared out over the threads. A row without a finite logit gives -1."""
+        return SampleOutput(*self._sampler.sample(logits, sampling))
+
+
+def available_isas() -> tuple[str, ...]:
+    """Return the instruction sets that can run here, best first; "scalar" is always among them."""
+    return tuple(_native.available_isas())
+
+
+def _requantized(tensor: Tensor) -> NDArray[np.uint8]:
+    """Dequantise to FALLBACK_FORMAT in strips, so that no whole copy in float32 is ever held."""
+    rows, columns = tensor.shape
+    target = FORMATS[FALLBACK_FORMAT]
+    row_bytes = columns // target.block_elems * target.block_bytes
+    out = np.empty(rows * row_bytes, np.uint8)
+    strip = max(1, (1 << 22) // columns)
+    for start in range(0, rows, strip):
+        stop = min(start + strip, rows)
+        values = tensor.rows(start, stop).dequantize().reshape(-1)
+        out[start * row_bytes : stop * row_bytes] = target.quantize(values)
+    return out

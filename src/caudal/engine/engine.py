@@ -1,0 +1,256 @@
+"""Engine: requests in, updates out, one step at a time. It runs in a process of its own, or inside LLM."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from caudal.core.request import FinishReason, Request, SequenceUpdate
+from caudal.core.scheduler import Scheduler, SchedulerConfig
+from caudal.engine.prompt_logprobs import PromptLogprobs
+from caudal.engine.sampling_batch import RowSampling, build_sampling_batch, logit_row_indices
+from caudal.engine.step_batch import build_step_batch
+from caudal.errors import InvalidParameter
+from caudal.messages import EngineReady, EngineStats, TokenLogprobs, Update
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from caudal.backends.base import SampleOutput
+    from caudal.config import EngineConfig
+    from caudal.core.step_plan import StepPlan
+    from caudal.engine.runner import Runner
+    from caudal.messages import AddRequest
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the engine says of its model when it is ready."""
+
+    vocab_size: int
+    weights_bytes: int
+    num_threads: int
+    isa: str
+    load_s: float
+
+
+@dataclass(slots=True)
+class _Running:
+    """What the engine keeps of a request beside the scheduler's sequence."""
+
+    sampling: RowSampling
+    prompt_logprobs: PromptLogprobs | None
+
+
+class Engine:
+    """Plans, computes and samples steps.
+
+    A request may fail; the engine does not: an exception in a step ends the requests of that step with an error.
+    """
+
+    def __init__(self, config: EngineConfig, runner: Runner, facts: ModelFacts, max_model_len: int) -> None:
+        self.config = config
+        self._runner = runner
+        self._facts = facts
+        self._scheduler = Scheduler(
+            SchedulerConfig(
+                max_num_seqs=config.max_num_seqs,
+                max_num_batched_tokens=config.max_num_batched_tokens,
+                max_model_len=max_model_len,
+                block_size=config.block_size,
+                max_queue_len=config.max_queue_len,
+                enable_prefix_caching=config.enable_prefix_caching,
+            ),
+            runner.groups,
+        )
+        self.max_model_len = self._scheduler.max_model_len
+        self._running: dict[str, _Running] = {}
+        self._num_steps = 0
+        self._num_prompt_tokens = 0
+        self._num_generation_tokens = 0
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request is unfinished."""
+        return self._scheduler.has_work
+
+    def add_request(self, request: AddRequest) -> None:
+        """Take a request in.
+
+        Raises:
+            PromptTooLong, InvalidParameter: it can never be served.
+            Overloaded: the queue is full.
+        """
+        self._check_token_ids("prompt", request.prompt_token_ids)
+        self._check_token_ids("logit_bias", request.params.logit_bias)
+        params = request.params
+        stops = tuple(dict.fromkeys([*(() if params.ignore_eos else request.eos_token_ids), *params.stop_token_ids]))
+        stops = tuple(token_id for token_id in stops if 0 <= token_id < self._facts.vocab_size)
+        self._scheduler.add(
+            Request(
+                request_id=request.request_id,
+                prompt_token_ids=tuple(request.prompt_token_ids),
+                max_tokens=params.max_tokens,
+                min_tokens=params.min_tokens,
+                stop_token_ids=frozenset(stops),
+                priority=request.priority,
+                tenant=request.tenant,
+                cache_salt=request.cache_salt,
+                wants_prompt_logits=params.prompt_logprobs is not None,
+            )
+        )
+        collector = None if params.prompt_logprobs is None else PromptLogprobs(params.prompt_logprobs)
+        self._running[request.request_id] = _Running(RowSampling.of(params, stops), collector)
+        self._num_prompt_tokens += len(request.prompt_token_ids)
+
+    def _check_token_ids(self, parameter: str, token_ids: list[int] | dict[int, float]) -> None:
+        """Refuse ids that the model does not have, before they reach a kernel."""
+        size = self._facts.vocab_size
+        wrong = next((token_id for token_id in token_ids if not 0 <= token_id < size), None)
+        if wrong is not None:
+            message = f"{parameter} has token id {wrong}; expected ids from 0 to {size - 1}"
+            raise InvalidParameter(message, parameter=parameter)
+
+    def abort(self, request_id: str) -> Update | None:
+        """Forget a request and return its last update; None if it is unknown."""
+        update = self._scheduler.abort(request_id)
+        return None if update is None else self._last_update(update)
+
+    def step(self) -> list[Update]:
+        """Run one step and say what happened."""
+        plan = self._scheduler.schedule()
+        if plan is None:
+            return []
+        try:
+            batch = build_step_batch(plan, self._scheduler.tokens_of)
+            logits = self._runner.forward(batch)
+            sampled = self._sample(plan, logits)
+        except Exception as error:
+            logger.exception("a step failed; its %d requests end with an error", len(plan.rows))
+            return self._fail(plan, f"the engine failed while it computed this request ({type(error).__name__})")
+        self._num_steps += 1
+        return self._commit(plan, sampled)
+
+    def _sample(self, plan: StepPlan, logits: NDArray[np.float32]) -> SampleOutput | None:
+        """Score prompt tokens that were asked for, and choose the next token of every row that gets one."""
+        self._score_prompts(plan, logits)
+        rows = plan.sampling_rows
+        if not rows:
+            return None
+        sequences = [self._scheduler.sequence_of(row.seq_id) for row in rows]
+        pairs = [(self._running[seq.request.request_id].sampling, seq) for seq in sequences]
+        return self._runner.sample(logits, build_sampling_batch(pairs, logit_row_indices(plan)))
+
+    def _score_prompts(self, plan: StepPlan, logits: NDArray[np.float32]) -> None:
+        end = 0
+        for row in plan.rows:
+            end += row.num_logits
+            seq = self._scheduler.sequence_of(row.seq_id)
+            collector = self._running[seq.request.request_id].prompt_logprobs
+            if collector is None:
+                continue
+            first = row.start + row.num_tokens - row.num_logits
+            known = seq.token_ids[first + 1 : min(first + 1 + row.num_logits, seq.num_prompt_tokens)]
+            collector.add(logits[end - row.num_logits : end - row.num_logits + len(known)], known)
+
+    def _commit(self, plan: StepPlan, sampled: SampleOutput | None) -> list[Update]:
+        """Record the step's tokens. A row without a finite logit has no token, and its request fails alone."""
+        token_ids = [] if sampled is None else sampled.token_ids.tolist()
+        updates: list[Update] = []
+        index_of: dict[str, int] = {}
+        for index, row in enumerate(plan.sampling_rows):
+            request_id = self._scheduler.sequence_of(row.seq_id).request.request_id
+            index_of[request_id] = index
+            if token_ids[index] < 0:
+                token_ids[index] = 0
+                failed = self._scheduler.abort(request_id, FinishReason.ERROR)
+                if failed is not None:
+                    updates.append(self._last_update(failed, "the model's logits are not finite; no token can follow"))
+        for update in self._scheduler.commit(plan, token_ids):
+            self._num_generation_tokens += len(update.new_token_ids)
+            updates.append(self._update(update, sampled, index_of[update.request_id]))
+        return updates
+
+    def _update(self, update: SequenceUpdate, sampled: SampleOutput | None, index: int) -> Update:
+        running = self._running[update.request_id]
+        logprobs = None
+        if sampled is not None and running.sampling.params.logprobs is not None:
+            logprobs = [_logprobs_of(sampled, index, running.sampling.params.logprobs)]
+        prompt_logprobs = None
+        if running.prompt_logprobs is not None:
+            prompt_logprobs = running.prompt_logprobs.take()
+            running.prompt_logprobs = None
+        if update.finish_reason is not None:
+            del self._running[update.request_id]
+        return Update(
+            request_id=update.request_id,
+            token_ids=list(update.new_token_ids),
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            finish_reason=None if update.finish_reason is None else str(update.finish_reason),
+            stop_token_id=update.stop_token_id,
+            num_cached_tokens=update.num_cached_tokens,
+        )
+
+    def _last_update(self, update: SequenceUpdate, error: str | None = None) -> Update:
+        """The end of a request that a step did not end."""
+        self._running.pop(update.request_id, None)
+        return Update(
+            request_id=update.request_id,
+            finish_reason=str(update.finish_reason),
+            num_cached_tokens=update.num_cached_tokens,
+            error=error,
+        )
+
+    def _fail(self, plan: StepPlan, error: str) -> list[Update]:
+        return [self._last_update(update, error) for update in self._scheduler.fail(plan)]
+
+    def fail_all(self, error: str) -> list[Update]:
+        """Forget every request and return their last updates."""
+        updates = [self._scheduler.abort(request_id, FinishReason.ERROR) for request_id in tuple(self._running)]
+        return [self._last_update(update, error) for update in updates if update is not None]
+
+    def stats(self) -> EngineStats:
+        """Return counters since start and gauges now."""
+        stats = self._scheduler.stats()
+        return EngineStats(
+            num_steps=self._num_steps,
+            num_running=stats.num_running,
+            num_waiting=stats.num_waiting,
+            kv_blocks_total=stats.kv_blocks_total,
+            kv_blocks_used=stats.kv_blocks_used,
+            kv_slots_allocated=stats.kv_slots_allocated,
+            kv_slots_used=stats.kv_slots_used,
+            prompt_tokens=self._num_prompt_tokens,
+            generation_tokens=self._num_generation_tokens,
+            prefix_cache_queries=stats.prefix_cache_queries,
+            prefix_cache_hits=stats.prefix_cache_hits,
+            num_preemptions=stats.num_preemptions,
+            busy=self.has_work,
+        )
+
+    def ready_info(self) -> EngineReady:
+        """Return what the API process wants to know about the loaded model."""
+        return EngineReady(
+            max_model_len=self.max_model_len,
+            num_kv_blocks=sum(group.num_blocks for group in self._runner.groups),
+            weights_bytes=self._facts.weights_bytes,
+            kv_bytes_per_token=self._runner.kv_bytes_per_token,
+            num_threads=self._facts.num_threads,
+            isa=self._facts.isa,
+            load_s=self._facts.load_s,
+        )
+
+
+def _logprobs_of(sampled: SampleOutput, index: int, num_top: int) -> TokenLogprobs:
+    return TokenLogprobs(
+        token_id=int(sampled.token_ids[index]),
+        logprob=float(sampled.logprobs[index]),
+        rank=int(sampled.ranks[index]),
+        top_ids=sampled.top_ids[index, :num_top].tolist(),
+        top_logprobs=sampled.top_logprobs[index, :num_top].tolist(),
+    )

@@ -1,0 +1,48 @@
+"""From a configuration to an engine with its model loaded."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from caudal.backends.registry import make_backend
+from caudal.checkpoint import open_checkpoint
+from caudal.engine.engine import Engine, ModelFacts
+from caudal.engine.runner import Runner
+from caudal.errors import CheckpointError
+from caudal.models.load import load_model
+
+if TYPE_CHECKING:
+    from caudal.checkpoint import GGUFFile
+    from caudal.config import EngineConfig
+
+
+def load_engine(config: EngineConfig) -> Engine:
+    """Open the model's file, load it and plan its memory.
+
+    Raises:
+        CheckpointError: the file cannot be used.
+        ConfigError: the configuration does not fit the model or the machine.
+    """
+    with open_checkpoint(config.model_path) as checkpoint:
+        return load_engine_from(checkpoint, config)
+
+
+def load_engine_from(checkpoint: GGUFFile, config: EngineConfig) -> Engine:
+    """Load the model of an open file; the engine keeps nothing of the file. Raises as load_engine does."""
+    start_s = time.perf_counter()
+    backend = make_backend(config)
+    model = load_model(checkpoint, backend, config.max_model_len)
+    max_model_len = config.max_model_len or model.spec.context_length
+    if max_model_len < 2:
+        message = f"context length is {max_model_len}; expected at least 2"
+        raise CheckpointError(message, path=config.model_path)
+    runner = Runner(model, backend, config, max_model_len)
+    facts = ModelFacts(
+        vocab_size=model.spec.vocab_size,
+        weights_bytes=getattr(backend, "weights_bytes", checkpoint.total_tensor_bytes),
+        num_threads=getattr(backend, "num_threads", 1),
+        isa=getattr(backend, "isa", backend.name),
+        load_s=time.perf_counter() - start_s,
+    )
+    return Engine(config, runner, facts, max_model_len)

@@ -1,0 +1,242 @@
+"""LLM: a model in this process, for scripts, the command line and benchmarks."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from caudal.checkpoint import open_checkpoint
+from caudal.config import EngineConfig
+from caudal.engine.load import load_engine_from
+from caudal.errors import CaudalError, EngineDead
+from caudal.hub.resolve import resolve
+from caudal.messages import AddRequest
+from caudal.sampling_params import SamplingParams
+from caudal.tokenizer.from_gguf import load_tokenizer
+from caudal.tokenizer.stop_strings import StopMatcher
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from caudal.engine.engine import Engine
+    from caudal.messages import TokenLogprobs, Update
+    from caudal.tokenizer.tokenizer import Tokenizer
+
+Prompt = str | list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A piece of an answer.
+
+    Attributes:
+        text: may be empty while characters or stop strings are incomplete.
+        finish_reason: on the last piece only: "stop", "length" or "abort".
+    """
+
+    text: str
+    token_ids: list[int]
+    finish_reason: str | None
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A whole answer."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    logprobs: list[TokenLogprobs] | None = None
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+
+
+class _Answer:
+    """Turns one request's updates into chunks of text, and knows when a stop string ended it."""
+
+    def __init__(self, tokenizer: Tokenizer, request: AddRequest) -> None:
+        self.request = request
+        self.finished = False
+        params = request.params
+        self._detokenizer = tokenizer.detokenizer(
+            request.prompt_token_ids, skip_special_tokens=params.skip_special_tokens
+        )
+        self._stops = StopMatcher(params.stop)
+        self._num_tokens = 0
+
+    def take(self, update: Update) -> Chunk:
+        """Return the piece that an update brings."""
+        if update.error is not None:
+            raise EngineDead(update.error)
+        visible = [t for t in update.token_ids if t != update.stop_token_id]
+        self._num_tokens += len(update.token_ids)
+        text = self._detokenizer.push(visible)
+        if update.finish_reason is not None:
+            text += self._detokenizer.flush()
+        reason = update.finish_reason
+        if self._num_tokens >= self.request.params.min_tokens:
+            text, matched = self._stops.push(text)
+            if matched is not None:
+                reason = "stop"
+            elif update.finish_reason is not None:
+                text += self._stops.flush()
+        self.finished = reason is not None
+        return Chunk(
+            text=text,
+            token_ids=update.token_ids,
+            finish_reason=reason,
+            num_prompt_tokens=len(self.request.prompt_token_ids),
+            num_cached_tokens=update.num_cached_tokens,
+            logprobs=update.logprobs,
+            prompt_logprobs=update.prompt_logprobs,
+        )
+
+
+class LLM:
+    """A model, its tokenizer and an engine in this process. Not for several threads at once.
+
+    Args:
+        model: a path, a demo model's name or a name in the Hugging Face cache.
+        options: fields of EngineConfig.
+
+    Raises:
+        ModelNotFound: the name leads to no file.
+        CheckpointError: the file cannot be used.
+        ConfigError: an option makes no sense.
+    """
+
+    def __init__(self, model: str | Path, **options: Any) -> None:
+        path = model if isinstance(model, Path) else resolve(model)
+        config = EngineConfig(model_path=str(path), **options)
+        with open_checkpoint(path) as checkpoint:
+            self.tokenizer: Tokenizer = load_tokenizer(checkpoint.metadata, path=path)
+            self.engine: Engine = load_engine_from(checkpoint, config)
+        self._ids = itertools.count()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forget every request. The memory goes with the object."""
+        self.engine.fail_all("the engine was closed")
+
+    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Chunk]:
+        """Yield one answer piece by piece; closing the iterator aborts it. `params.n` must be 1.
+
+        Raises:
+            PromptTooLong, InvalidParameter: the request can never be served.
+            EngineDead: the engine failed while it served the request.
+        """
+        request = self._request(prompt, params or SamplingParams())
+        self.engine.add_request(request)
+        return self._chunks(_Answer(self.tokenizer, request))
+
+    def _chunks(self, answer: _Answer) -> Iterator[Chunk]:
+        request_id = answer.request.request_id
+        try:
+            while not answer.finished:
+                for update in self.engine.step():
+                    if update.request_id == request_id and not answer.finished:
+                        yield answer.take(update)
+        finally:
+            self.engine.abort(request_id)
+
+    def chat_stream(
+        self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None, **template: Any
+    ) -> Iterator[Chunk]:
+        """Yield the answer to a conversation piece by piece. Raises TemplateError as well."""
+        return self.stream(self.tokenizer.encode_chat(messages, **template), params)
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+    ) -> list[Completion]:
+        """Return the answers to all prompts, computed together, in order; `n` answers in a row for each prompt.
+
+        Args:
+            prompts: texts or lists of token ids.
+            params: for all prompts, or one for each.
+        """
+        many = _as_list(prompts)
+        each = [params or SamplingParams()] * len(many) if not isinstance(params, list | tuple) else list(params)
+        requests = [
+            self._request(prompt, _nth_answer(p, index))
+            for prompt, p in zip(many, each, strict=True)
+            for index in range(p.n)
+        ]
+        answers = {request.request_id: _Answer(self.tokenizer, request) for request in requests}
+        chunks: dict[str, list[Chunk]] = {request_id: [] for request_id in answers}
+        try:
+            for request in requests:
+                self.engine.add_request(request)
+            while not all(answer.finished for answer in answers.values()):
+                for update in self.engine.step():
+                    answer = answers.get(update.request_id)
+                    if answer is None or answer.finished:
+                        continue
+                    chunks[update.request_id].append(answer.take(update))
+                    if answer.finished:
+                        self.engine.abort(update.request_id)
+        finally:
+            for request_id in answers:
+                self.engine.abort(request_id)
+        return [_joined(pieces) for pieces in chunks.values()]
+
+    def chat(
+        self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None, **template: Any
+    ) -> Completion:
+        """Return the answer to a conversation."""
+        return self.generate([self.tokenizer.encode_chat(messages, **template)], params)[0]
+
+    def _request(self, prompt: Prompt, params: SamplingParams) -> AddRequest:
+        token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        return AddRequest(
+            request_id=f"local-{next(self._ids)}",
+            prompt_token_ids=token_ids,
+            params=params,
+            eos_token_ids=self.tokenizer.eos_token_ids,
+        )
+
+
+def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt, a text or token ids, becomes a list of one."""
+    if isinstance(prompts, str):
+        return [prompts]
+    items = list(prompts)
+    if items and isinstance(items[0], int):
+        return [items]  # type: ignore[list-item]  # a list of ints is one prompt
+    return items  # type: ignore[return-value]
+
+
+def _nth_answer(params: SamplingParams, index: int) -> SamplingParams:
+    """Parameters of answer `index` of n: one answer, with a seed of its own."""
+    seed = None if params.seed is None else params.seed + index
+    return msgspec.structs.replace(params, n=1, seed=seed)
+
+
+def _joined(chunks: list[Chunk]) -> Completion:
+    last = chunks[-1]
+    if last.finish_reason is None:
+        message = "an answer has no end; this is a bug in the engine"
+        raise CaudalError(message)
+    logprobs = [entry for chunk in chunks for entry in chunk.logprobs or ()]
+    return Completion(
+        text="".join(chunk.text for chunk in chunks),
+        token_ids=[token_id for chunk in chunks for token_id in chunk.token_ids],
+        finish_reason=last.finish_reason,
+        num_prompt_tokens=last.num_prompt_tokens,
+        num_cached_tokens=last.num_cached_tokens,
+        logprobs=logprobs or None,
+        prompt_logprobs=next((chunk.prompt_logprobs for chunk in chunks if chunk.prompt_logprobs), None),
+    )
