@@ -50,6 +50,8 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
         token_ids: new tokens since the last update; a stop token that ended the answer is included.
         stop_token_id: the token that ended the answer, when one did (so its text can be left out).
         error: a sentence for the user when finish_reason is "error".
+        error_kind: the class name in caudal.errors when the engine refused the request; None when it failed.
+        error_parameter: the parameter that a refusal is about.
         prompt_logprobs: once, before or with the first token; None for the first prompt token.
     """
 
@@ -61,6 +63,8 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
     stop_token_id: int | None = None
     num_cached_tokens: int = 0
     error: str | None = None
+    error_kind: str | None = None
+    error_parameter: str | None = None
 
 
 class Updates(msgspec.Struct, frozen=True, tag="updates", kw_only=True):

@@ -1,0 +1,188 @@
+"""The request fields that chat and completions share: OpenAI's, and vLLM's extensions under vLLM's names.
+
+A known field that would change the answer's meaning and is not supported is refused by name; a field that nobody
+here knows is ignored, because clients send many.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from caudal.errors import InvalidParameter, UnsupportedParameter
+from caudal.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from caudal.server.tokenizer_port import ServedTokenizer
+
+MAX_CACHE_SALT_CHARS = 128
+MAX_STOP_TOKEN_IDS = 1024
+_SEEDS = 2**64
+_PASSED_ON = (
+    "n",
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "min_tokens",
+    "ignore_eos",
+    "prompt_logprobs",
+    "skip_special_tokens",
+)
+
+
+class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """`stream_options`: ask for usage in the last chunk, or in every chunk."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
+    """`response_format`; only plain text is supported."""
+
+    type: str
+
+
+class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields of both endpoints. None, or null in the JSON, means the default of SamplingParams."""
+
+    model: str | None = None
+    n: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[int, float] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    min_tokens: int | None = None
+    max_tokens: int | None = None
+    ignore_eos: bool | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    response_format: ResponseFormat | None = None
+    # Known, and refused unless they ask for nothing.
+    allowed_token_ids: Any = None
+    bad_words: Any = None
+    best_of: Any = None
+    grammar: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    json_schema: Any = None
+    logits_processors: Any = None
+    prompt_embeds: Any = None
+    return_token_ids: Any = None
+    return_tokens_as_token_ids: Any = None
+    structured_outputs: Any = None
+    truncate_prompt_tokens: Any = None
+    use_beam_search: Any = None
+
+
+REFUSED = (
+    "allowed_token_ids",
+    "bad_words",
+    "grammar",
+    "guided_choice",
+    "guided_grammar",
+    "guided_json",
+    "guided_regex",
+    "json_schema",
+    "logits_processors",
+    "prompt_embeds",
+    "return_token_ids",
+    "return_tokens_as_token_ids",
+    "structured_outputs",
+    "truncate_prompt_tokens",
+    "use_beam_search",
+)
+
+
+def refuse_unsupported(fields: SamplingFields, names: tuple[str, ...] = ()) -> None:
+    """Raise UnsupportedParameter for a field that is set and not supported.
+
+    Args:
+        fields: the request.
+        names: the endpoint's own such fields, beside those of both endpoints.
+    """
+    for name in (*REFUSED, *names):
+        if getattr(fields, name) not in (None, False, "", [], {}):
+            raise UnsupportedParameter(_not_supported(name), parameter=name)
+    if fields.best_of is not None and fields.best_of != (fields.n or 1):
+        raise UnsupportedParameter(_not_supported("best_of"), parameter="best_of")
+    if fields.response_format is not None and fields.response_format.type != "text":
+        message = f"response_format is {fields.response_format.type!r}; only 'text' is supported"
+        raise UnsupportedParameter(message, parameter="response_format")
+
+
+def _not_supported(name: str) -> str:
+    return f"{name} is not supported by this server; leave it out"
+
+
+def sampling_params(
+    fields: SamplingFields, tokenizer: ServedTokenizer, *, max_tokens: int | None, logprobs: int | None
+) -> SamplingParams:
+    """Return the request's SamplingParams, without the prompt-dependent limit.
+
+    Raises:
+        InvalidParameter: a value outside its range; names the field.
+    """
+    given: dict[str, Any] = {name: getattr(fields, name) for name in _PASSED_ON if getattr(fields, name) is not None}
+    if fields.stop is not None:
+        given["stop"] = (fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop)
+    if fields.stop_token_ids is not None:
+        check_token_ids(fields.stop_token_ids, tokenizer, "stop_token_ids")
+        if len(fields.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+            message = f"stop_token_ids has {len(fields.stop_token_ids)} ids; expected at most {MAX_STOP_TOKEN_IDS}"
+            raise InvalidParameter(message, parameter="stop_token_ids")
+        given["stop_token_ids"] = tuple(fields.stop_token_ids)
+    if fields.logit_bias is not None:
+        check_token_ids(list(fields.logit_bias), tokenizer, "logit_bias")
+        given["logit_bias"] = fields.logit_bias
+    if fields.seed is not None and fields.seed != -1:  # -1 is llama.cpp's and vLLM's way to say "any"
+        given["seed"] = fields.seed
+    return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, **given)
+
+
+def choice_params(params: SamplingParams, index: int) -> SamplingParams:
+    """Return the parameters of one of the n answers: a seed of its own, n of 1."""
+    seed = params.seed
+    if seed is not None and index:
+        seed = (seed + index) % _SEEDS
+    return msgspec.structs.replace(params, n=1, seed=seed)
+
+
+def check_token_ids(token_ids: list[int], tokenizer: ServedTokenizer, parameter: str) -> None:
+    """Raise InvalidParameter if an id is outside the vocabulary."""
+    if token_ids and not (0 <= min(token_ids) and max(token_ids) < tokenizer.vocab_size):
+        wrong = next(i for i in token_ids if not 0 <= i < tokenizer.vocab_size)
+        message = f"{parameter} has token id {wrong}; expected ids from 0 to {tokenizer.vocab_size - 1}"
+        raise InvalidParameter(message, parameter=parameter)
+
+
+def check_request_fields(fields: SamplingFields) -> None:
+    """Raise InvalidParameter for values that the engine's message cannot carry."""
+    if fields.priority is not None and not -(2**31) <= fields.priority < 2**31:
+        message = f"priority is {fields.priority}; expected a number from -2^31 to 2^31 - 1"
+        raise InvalidParameter(message, parameter="priority")
+    if fields.cache_salt is not None and len(fields.cache_salt) > MAX_CACHE_SALT_CHARS:
+        message = f"cache_salt has {len(fields.cache_salt)} characters; expected at most {MAX_CACHE_SALT_CHARS}"
+        raise InvalidParameter(message, parameter="cache_salt")

@@ -1,0 +1,50 @@
+"""Reading a request's body: bounded, then parsed into a msgspec type whatever its content type says."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
+
+from caudal.server.error_bodies import HTTPProblem
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+Body = TypeVar("Body")
+_FIELD = re.compile(r"\$\.([A-Za-z_]\w*)")
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """Return the body; refuse it with 413 as soon as it is known to be too large."""
+    too_large = HTTPProblem(
+        413, f"the request body is over {max_bytes} bytes, the most that this server reads", code="request_too_large"
+    )
+    declared = request.headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared) > max_bytes:
+        raise too_large
+    parts: list[bytes] = []
+    num_bytes = 0
+    async for part in request.stream():
+        num_bytes += len(part)
+        if num_bytes > max_bytes:
+            raise too_large
+        parts.append(part)
+    return b"".join(parts)
+
+
+def parse_body(data: bytes, decoder: msgspec.json.Decoder[Body]) -> Body:
+    """Return the body as the decoder's type. Unknown fields are ignored; a wrong type is a 400 that names the field."""
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        found = _FIELD.search(str(error))
+        message = f"the request body does not have the expected shape: {error}"
+        raise HTTPProblem(400, message, code="invalid_type", parameter=found and found.group(1)) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        message = f"the request body is not valid JSON: {error}"
+        raise HTTPProblem(400, message, code="invalid_json") from error
+    except RecursionError as error:
+        message = "the request body is nested too deeply; expected a flat JSON object"
+        raise HTTPProblem(400, message, code="invalid_json") from error

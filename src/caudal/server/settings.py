@@ -1,0 +1,56 @@
+"""What a server is started with, apart from the engine's own configuration. Frozen values."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedModel:
+    """The model as clients see it.
+
+    Attributes:
+        name: its id in /v1/models.
+        aliases: other names that requests may use.
+        created: Unix time shown in /v1/models.
+    """
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    def answers_to(self, name: str | None) -> bool:
+        """Whether a request for this model name is for this model. No name means whatever is served."""
+        return not name or name == self.name or name in self.aliases
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """The HTTP side.
+
+    Attributes:
+        host, port: where to listen; port 0 takes a free one.
+        api_keys: any of them opens the server; none leaves it open.
+        insecure_no_key: listen beyond loopback without a key all the same.
+        allowed_origins: origins that a browser may call from ("*" is any); none by default.
+        max_body_bytes: a larger request body is refused with 413.
+        max_open_requests: answers being made or waiting at a time; the next is refused with 429.
+        ping_interval_s: silence after which a stream gets a comment, so that proxies keep it open.
+        first_byte_wait_s: a stream's status line waits this long for the first news, so that a refusal by the engine
+            has its own status code.
+        drain_s: a graceful shutdown waits this long for open requests.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    insecure_no_key: bool = False
+    allowed_origins: tuple[str, ...] = ()
+    max_body_bytes: int = 32 * 1024 * 1024
+    max_open_requests: int = 1024
+    ping_interval_s: float = 15.0
+    first_byte_wait_s: float = 2.0
+    drain_s: float = 30.0

@@ -1,0 +1,98 @@
+"""POST /tokenize and /detokenize, in vLLM's shapes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.responses import Response
+
+from caudal.errors import InvalidParameter
+from caudal.server.openai.chat import chat_prompt
+from caudal.server.openai.chat_protocol import ChatMessage, ChatRequest
+from caudal.server.openai.sampling_fields import check_token_ids
+from caudal.server.openai.token_labels import label
+from caudal.server.request_body import parse_body, read_body
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from caudal.server.context import ServerContext
+
+
+class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A text (`prompt`) or a conversation (`messages`)."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[ChatMessage] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_strs: bool | None = None
+
+
+class TokenizeResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """Token ids, and their texts if asked for."""
+
+    count: int
+    max_model_len: int | None
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Token ids."""
+
+    model: str | None = None
+    tokens: list[int]
+
+
+class DetokenizeResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """Their text."""
+
+    prompt: str
+
+
+_tokenize_decoder = msgspec.json.Decoder(TokenizeRequest)
+_detokenize_decoder = msgspec.json.Decoder(DetokenizeRequest)
+_encode = msgspec.json.Encoder().encode
+
+
+async def tokenize(request: Request, context: ServerContext) -> Response:
+    """Return token ids."""
+    body = parse_body(await read_body(request, context.settings.max_body_bytes), _tokenize_decoder)
+    context.check_model(body.model)
+    ids = await _token_ids(body, context)
+    strings = [label(context.tokenizer.token_bytes(i)) for i in ids] if body.return_token_strs else None
+    answer = TokenizeResponse(count=len(ids), max_model_len=context.max_model_len, tokens=ids, token_strs=strings)
+    return Response(_encode(answer), media_type="application/json")
+
+
+async def _token_ids(body: TokenizeRequest, context: ServerContext) -> list[int]:
+    if body.messages is not None:
+        chat = ChatRequest(
+            messages=body.messages,
+            add_generation_prompt=body.add_generation_prompt,
+            continue_final_message=body.continue_final_message,
+            chat_template_kwargs=body.chat_template_kwargs,
+        )
+        return await chat_prompt(chat, context)
+    prompt = body.prompt
+    if prompt is None:
+        message = "neither prompt nor messages is given; expected one of them"
+        raise InvalidParameter(message, parameter="prompt")
+    special = body.add_special_tokens is not False
+    return await context.tokenize(
+        lambda: context.tokenizer.encode(prompt, add_special_tokens=special, parse_special=True), len(prompt)
+    )
+
+
+async def detokenize(request: Request, context: ServerContext) -> Response:
+    """Return the text of token ids, control tokens included."""
+    body = parse_body(await read_body(request, context.settings.max_body_bytes), _detokenize_decoder)
+    context.check_model(body.model)
+    check_token_ids(body.tokens, context.tokenizer, "tokens")
+    text = context.tokenizer.decode(body.tokens, skip_special_tokens=False)
+    return Response(_encode(DetokenizeResponse(prompt=text)), media_type="application/json")

@@ -1,0 +1,52 @@
+"""What the server asks of a tokenizer. `caudal.tokenizer` provides it; tests bring a tiny one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class StreamDetokenizer(Protocol):
+    """Turns token ids into text as they come, never half a character."""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Return the text that these tokens complete."""
+
+    def flush(self) -> str:
+        """Return what was held back, at the end."""
+
+
+class ServedTokenizer(Protocol):
+    """Text to token ids and back, and the model's chat template."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are in [0, vocab_size)."""
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Tokens that end an answer."""
+
+    def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = False) -> list[int]:
+        """Return the token ids of a text."""
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> list[int]:
+        """Return the token ids of a conversation; raises TemplateError if the template refuses it."""
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of token ids."""
+
+    def detokenizer(self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> StreamDetokenizer:
+        """Return a detokenizer for what follows a prompt."""
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that a token stands for."""
