@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from caudal.backends.base import RopeSpec
 from caudal.checkpoint.reader import MetadataReader
@@ -17,9 +17,7 @@ from caudal.models.architectures import Architecture, find_architecture
 from caudal.models.spec import DecoderSpec, LayerSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
+    from caudal.checkpoint.gguf_file import GGUFFile
     from caudal.checkpoint.weights import Weights
 
 # Larger numbers than any model has; a hostile file must not make us allocate by its word.
@@ -27,17 +25,14 @@ MAX_LAYERS = 4096
 MAX_SIZE = 2**24
 
 
-def read_spec(
-    metadata: Mapping[str, Any], weights: Weights, *, path: Path | str, max_model_len: int | None = None
-) -> DecoderSpec:
+def read_spec(checkpoint: GGUFFile, weights: Weights, max_model_len: int | None = None) -> DecoderSpec:
     """Read what the header says, and fill in what its architecture implies.
 
     Takes the tensors that hold rope factors from `weights`; the decoder takes the others.
 
     Args:
-        metadata: key -> value of the file.
-        weights: cursor at the root.
-        path: the file, for errors.
+        checkpoint: an open file.
+        weights: cursor at the root of its tensors.
         max_model_len: tokens that a sequence may have; picks the factors of longrope, and makes a window that is not
             shorter full attention. The model's context length if None.
 
@@ -45,9 +40,9 @@ def read_spec(
         UnsupportedArchitecture: no row for the architecture, or a variant of it that Caudal does not have.
         CheckpointError: a key is missing, has the wrong type or makes no sense.
     """
-    name = MetadataReader(metadata, path=path).str("general.architecture")
-    row = find_architecture(name, path)
-    return _GGUFSpec(row, metadata, weights, path, max_model_len).read()
+    name = MetadataReader(checkpoint.metadata, path=checkpoint.path).str("general.architecture")
+    row = find_architecture(name, checkpoint.path)
+    return _GGUFSpec(row, checkpoint, weights, max_model_len).read()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +57,11 @@ class _Shapes:
 class _GGUFSpec:
     """The reading of one file."""
 
-    def __init__(
-        self,
-        row: Architecture,
-        metadata: Mapping[str, Any],
-        weights: Weights,
-        path: Path | str,
-        max_model_len: int | None,
-    ) -> None:
+    def __init__(self, row: Architecture, checkpoint: GGUFFile, weights: Weights, max_model_len: int | None) -> None:
         self._row = row
-        self._keys = MetadataReader(metadata, row.name, path=path)
+        self._keys = MetadataReader(checkpoint.metadata, row.name, path=checkpoint.path)
         self._weights = weights
-        self._path = path
+        self._path = checkpoint.path
         self._context_length = self._size("context_length")
         self._max_model_len = max_model_len or self._context_length
 
@@ -208,14 +196,13 @@ class _GGUFSpec:
         attention_factor = 1.0 if attention_factor is None else attention_factor
         if not 0 < factor < math.inf:
             self._fail("rope.scaling.factor", factor, "a positive number")
-        if kind == "none":
-            return frequencies, attention_factor
-        if kind == "linear":
-            return tuple(frequency / factor for frequency in frequencies), attention_factor
         if kind == "yarn":
             frequencies = self._yarn(frequencies, theta, factor, original)
             return frequencies, attention_factor * rope.yarn_attention_factor(factor)
-        self._fail("rope.scaling.type", kind, "none, linear or yarn (longrope with its tensors of factors)")
+        if kind not in {"none", "linear"}:
+            self._fail("rope.scaling.type", kind, "none, linear or yarn (longrope with its tensors of factors)")
+        divisor = factor if kind == "linear" else 1.0
+        return tuple(frequency / divisor for frequency in frequencies), attention_factor
 
     def _yarn(self, frequencies: tuple[float, ...], theta: float, factor: float, original: int) -> tuple[float, ...]:
         for key in ("yarn_ext_factor", "yarn_attn_factor"):

@@ -27,7 +27,7 @@ def load_model(checkpoint: GGUFFile, backend: Backend, max_model_len: int | None
         ConfigError: max_model_len is more than the model's context length.
     """
     weights = Weights(checkpoint.tensors, checkpoint.path)
-    spec = read_spec(checkpoint.metadata, weights, path=checkpoint.path, max_model_len=max_model_len)
+    spec = read_spec(checkpoint, weights, max_model_len)
     if max_model_len is not None and max_model_len > spec.context_length:
         message = f"max_model_len is {max_model_len}; the model was made for {spec.context_length}; lower it"
         raise ConfigError(message)
