@@ -21,6 +21,9 @@ class KVCache {
   // num_blocks has one entry per group. Throws std::invalid_argument on shapes that kernels cannot take.
   KVCache(std::vector<KVLayerShape> layers, std::vector<int> num_blocks, int block_size, bool is_f32);
 
+  KVCache(const KVCache&) = delete;
+  KVCache& operator=(const KVCache&) = delete;
+
   const KVPages& pages(int layer) const { return pages_.at(static_cast<size_t>(layer)); }
   const KVLayerShape& shape(int layer) const { return layers_.at(static_cast<size_t>(layer)); }
   int num_layers() const { return static_cast<int>(layers_.size()); }

@@ -49,6 +49,27 @@ class Value:
     index: int
 
 
+@dataclass(frozen=True, slots=True)
+class CompiledStep:
+    """A recorded forward pass. It holds on to what was recorded, for the program reads the model's weights."""
+
+    program: _native.Program
+    forward: Callable[[_native.Program], Value]
+
+    def __call__(self, batch: StepBatch) -> NDArray[np.float32]:
+        """Run a step as one native call; the logits [L, V] are valid until the next one."""
+        logits: NDArray[np.float32] = self.program.run(
+            batch.token_ids,
+            batch.positions,
+            batch.query_starts,
+            batch.context_lens,
+            list(batch.block_tables),
+            list(batch.slot_mapping),
+            batch.logit_rows,
+        )
+        return logits
+
+
 class CpuBackend:
     """Native kernels.
 
@@ -125,23 +146,10 @@ class CpuBackend:
     def compile(
         self, forward: Callable[[_native.Program], Value], kv_cache: _native.KVCache
     ) -> Callable[[StepBatch], NDArray[np.float32]]:
-        """Record the forward pass; the function it returns runs a step as one native call."""
+        """Record the forward pass."""
         program = _native.Program(self.isa, self._pool, kv_cache, self._max_tokens, self.exact)
         program.finish(forward(program).index)
-
-        def run(batch: StepBatch) -> NDArray[np.float32]:
-            logits: NDArray[np.float32] = program.run(
-                batch.token_ids,
-                batch.positions,
-                batch.query_starts,
-                batch.context_lens,
-                list(batch.block_tables),
-                list(batch.slot_mapping),
-                batch.logit_rows,
-            )
-            return logits
-
-        return run
+        return CompiledStep(program, forward)
 
     def embedding(self, matrix: _native.PackedMatrix, batch: _native.Program, scale: float = 1.0) -> Value:
         """Record a look-up of the step's token ids."""
