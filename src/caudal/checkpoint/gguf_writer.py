@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from math import prod
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from caudal.checkpoint import gguf_types
 from caudal.quant import FORMATS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     # (format, row-major shape, bytes); the bytes may come from a function that is called when they are written.
     Stored = tuple[str, tuple[int, ...], NDArray[np.uint8] | Callable[[], NDArray[np.uint8]]]
 
-LETTER_IDS = {letter: id_ for id_, letter in gguf_types.SCALARS.items()}
+# numpy calls int64 l or q, depending on the machine.
+NUMPY_LETTERS = MappingProxyType({"l": "q", "L": "Q"} if np.dtype("l").itemsize == 8 else {"l": "i", "L": "I"})
+LETTER_IDS = MappingProxyType({letter: id_ for id_, letter in gguf_types.SCALARS.items()})
 
 
 def write_gguf(path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, Stored], alignment: int = 32) -> None:
@@ -88,37 +91,38 @@ def string_bytes(text: str) -> bytes:
 
 def value_bytes(key: str, value: Any) -> bytes:
     """Encode a value with its type before it."""
-    if isinstance(value, (list, tuple)):
-        if all(isinstance(item, str) for item in value):
-            head = struct.pack("<IIQ", gguf_types.ARRAY, gguf_types.STRING, len(value))
-            return head + b"".join(string_bytes(item) for item in value)
-        return array_bytes(np.array(value, dtype="<" + letter_for(key, list(value))))
-    if isinstance(value, np.ndarray):
-        return array_bytes(value)
     if isinstance(value, str):
         return struct.pack("<I", gguf_types.STRING) + string_bytes(value)
-    letter = value.dtype.char if isinstance(value, np.generic) else letter_for(key, [value])
-    letter = {"l": "q", "L": "Q"}.get(letter, letter)
-    return struct.pack(f"<I{letter}", LETTER_IDS[letter], value)
+    if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
+        head = struct.pack("<IIQ", gguf_types.ARRAY, gguf_types.STRING, len(value))
+        return head + b"".join(string_bytes(item) for item in value)
+    array = number_array(key, value)
+    id_ = LETTER_IDS[NUMPY_LETTERS.get(array.dtype.char, array.dtype.char)]
+    head = struct.pack("<IIQ", gguf_types.ARRAY, id_, array.size) if array.ndim else struct.pack("<I", id_)
+    return head + array.astype(array.dtype.newbyteorder("<")).tobytes()
 
 
-def array_bytes(array: NDArray[Any]) -> bytes:
-    """Encode an array of numbers with its type before it."""
-    letter = {"l": "q", "L": "Q"}.get(array.dtype.char, array.dtype.char)
-    head = struct.pack("<IIQ", gguf_types.ARRAY, LETTER_IDS[letter], array.size)
-    return head + np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes()
+def number_array(key: str, value: Any) -> NDArray[Any]:
+    """Return numbers as an array of a type that GGUF has: 0-D for one number, 1-D for a list."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        array = np.asarray(value)
+    else:
+        array = np.array(value, dtype=letter_for(value if isinstance(value, (list, tuple)) else [value]))
+    if array.ndim > 1 or NUMPY_LETTERS.get(array.dtype.char, array.dtype.char) not in LETTER_IDS:
+        message = f"{key}: GGUF cannot hold {value!r}; expected bools, whole numbers of 64 bits, floats or strings, "
+        message += "one or a list of one type"
+        raise ValueError(message)
+    return array
 
 
-def letter_for(key: str, values: list[Any]) -> str:
-    """Return the struct letter of the type that holds all of the values."""
-    if all(isinstance(value, bool) for value in values):
+def letter_for(values: Sequence[Any]) -> str:
+    """Return the letter of the type that holds all of the values, or "O" if GGUF has none."""
+    kinds = {type(value) for value in values}
+    if kinds == {bool}:
         return "?"
-    if all(type(value) is int for value in values):
+    if kinds == {int}:
         low, high = min(values), max(values)
         if low >= 0:
-            return "I" if high < 1 << 32 else "Q"
-        return "q"
-    if all(type(value) in {int, float} for value in values):
-        return "f"
-    message = f"{key}: GGUF cannot hold {values[:3]!r}; expected bools, whole numbers, floats or strings"
-    raise ValueError(message)
+            return "I" if high < 1 << 32 else ("Q" if high < 1 << 64 else "O")
+        return "q" if low >= -(1 << 63) and high < 1 << 63 else "O"
+    return "f" if kinds <= {int, float} else "O"

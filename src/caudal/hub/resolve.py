@@ -123,9 +123,9 @@ def only_model(folder: Path) -> Path:
     if len(files) == 1:
         return files[0]
     if not files:
-        message = f"the directory {folder} holds no .gguf file; give the path of a GGUF model"
+        message = f"the directory {folder.absolute()} holds no .gguf file; give the path of a GGUF model"
     else:
-        message = f"the directory {folder} holds {len(files)} models; give the path of one: {shown(folder)}"
+        message = f"the directory {folder.absolute()} holds {len(files)} models; give the path of one: {shown(folder)}"
     raise ModelNotFound(message)
 
 
@@ -153,16 +153,16 @@ def choose_quant(snapshot: Path, name: str, quant: str | None) -> Path:
     # "Q4_K" must find model-Q4_K.gguf although model-Q4_K_M.gguf lies beside it.
     chosen = [path for path in files if stems[path].endswith(wanted)]
     chosen = chosen or [path for path in files if wanted in stems[path]]
-    if not chosen and quant is None:
-        chosen = files
     if len(chosen) == 1:
         return chosen[0]
+    if len(files) == 1 and quant is None:
+        return files[0]
     if not files:
         message = f"{name}: its cached files in {snapshot} are no GGUF files; download a GGUF version of the model"
     else:
         found = "no file" if not chosen else f"{len(chosen)} files"
         message = f"{name}: {found} of {wanted.upper()} in {snapshot}, which holds {shown(snapshot)}; "
-        message += "give one as ORG/REPO/FILE.gguf"
+        message += f"give one as {name.partition(':')[0]}/FILE.gguf"
     raise ModelNotFound(message)
 
 
