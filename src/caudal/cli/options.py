@@ -29,10 +29,9 @@ def default_of(struct: type[msgspec.Struct], field: str) -> Any:
 def option(struct: type[msgspec.Struct], field: str, *names: str, **settings: Any) -> Decorator:
     """Make an option that fills `field` of `struct`; its default, and so its help, come from there."""
     default = default_of(struct, field)
-    shown: Any = default if default is not None else settings.pop("none", None)
-    return click.option(
-        *names, field, default=default, show_default=str(shown) if shown is not None else False, **settings
-    )
+    none = settings.pop("none", False)
+    shown = settings.get("is_flag") is None if default is not None else none
+    return click.option(*names, field, default=default, show_default=shown, **settings)
 
 
 def chain(*decorators: Decorator) -> Decorator:
@@ -73,7 +72,8 @@ sampling_options = chain(
     option(SamplingParams, "temperature", "--temperature", "--temp", type=float, help="0 is greedy."),
     option(SamplingParams, "top_k", "--top-k", type=int, help="Keep the k likeliest tokens; 0 keeps all."),
     option(SamplingParams, "top_p", "--top-p", type=float, help="Keep the likeliest tokens up to this probability."),
-    option(SamplingParams, "min_p", "--min-p", type=float, help="Drop tokens less likely than this times the likeliest."),
+    option(SamplingParams, "min_p", "--min-p", type=float,
+           help="Drop tokens less likely than this times the likeliest."),
     option(SamplingParams, "repetition_penalty", "--repetition-penalty", "--repeat-penalty", type=float,
            help="Divide the logits of tokens seen before."),
     option(SamplingParams, "presence_penalty", "--presence-penalty", type=float, help="As OpenAI defines it."),
