@@ -89,9 +89,17 @@ def test_cached_is_cold(alone):
     assert second == alone
 
 
-def test_preempted_is_not(alone):
-    tight = engine(kv_cache_bytes=15 * 32 * 23040, max_model_len=256)
-    assert answers(tight, requests()) == alone
+def test_preempted_is_not():
+    """Answers that outgrow a pool of ten blocks push each other out and come back."""
+    params = SamplingParams(temperature=0.9, seed=3, max_tokens=70, logprobs=2, ignore_eos=True)
+    growing = [
+        AddRequest(request_id=f"growing{n}", prompt_token_ids=TEXT[n : n + 30], params=params) for n in range(0, 90, 15)
+    ]
+    roomy, lone = engine(), {}
+    for request in growing:
+        lone.update(answers(roomy, [request]))
+    tight = engine(kv_cache_bytes=10 * 32 * 23040)
+    assert answers(tight, growing) == lone
     assert tight.stats().num_preemptions > 0
 
 
