@@ -12,7 +12,7 @@ class ByteTokenizer:
     vocab_size = 260
     eos_token_ids = (EOS,)
 
-    def encode(self, text, *, add_special_tokens=True, parse_special=False):
+    def encode(self, text, *, add_special_tokens=True, parse_special=False):  # noqa: ARG002 - bytes have no special text
         return [BOS] * add_special_tokens + list(text.encode())
 
     def encode_chat(self, messages, tools=None, *, add_generation_prompt=True, **variables):

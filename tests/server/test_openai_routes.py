@@ -2,10 +2,6 @@ from __future__ import annotations
 
 import json
 
-from conftest import in_process
-
-from caudal.server.settings import ServerSettings
-
 
 async def chat(http, text, **fields):
     body = {"model": "scripted", "messages": [{"role": "user", "content": text}], **fields}

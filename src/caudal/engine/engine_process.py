@@ -70,7 +70,7 @@ def _read_messages(frames: Iterator[bytes], inbox: queue.SimpleQueue[ToEngine]) 
     try:
         for payload in frames:
             inbox.put(decode_to_engine(payload))
-    except BaseException:
+    except BaseException:  # noqa: BLE001 - nothing above this frame would report it
         traceback.print_exc()
         os._exit(1)  # a garbled stream is a bug of ours; the API process starts a new engine
     os._exit(0)  # the main thread may be deep inside a step or a load, and its result has no reader

@@ -1,0 +1,1 @@
+"""The HTTP side: wire protocols in front of an engine client."""

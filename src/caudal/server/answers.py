@@ -6,7 +6,7 @@ import asyncio
 import time
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -43,7 +43,7 @@ class Answers:
         self._num_running = len(answers)
         self._news = asyncio.Event()
 
-    async def __aenter__(self) -> Answers:
+    async def __aenter__(self) -> Self:
         """Start every answer."""
         self._tasks = [asyncio.create_task(self._run(i, answer)) for i, answer in enumerate(self._answers)]
         return self

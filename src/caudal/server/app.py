@@ -106,7 +106,9 @@ async def _http_exception(request: Request, error: Exception) -> Response:
         message = f"there is no route {request.url.path}; see the documentation for those that exist"
         return error_response(HTTPProblem(404, message, code="not_found"))
     if error.status_code == 405:
-        message = f"{request.method} is not allowed for {request.url.path}; try {error.headers and error.headers['Allow']}"
         headers = dict(error.headers or {})
+        message = (
+            f"{request.method} is not allowed for {request.url.path}; try {headers.get('Allow', 'another method')}"
+        )
         return error_response(HTTPProblem(405, message, code="method_not_allowed", headers=headers))
     return error_response(HTTPProblem(error.status_code, error.detail, headers=dict(error.headers or {})))

@@ -76,8 +76,8 @@ class ServerContext:
             return asked  # generate() will say that there is no engine
         if num_prompt >= limit:
             message = (
-                f"This model's maximum context length is {limit} tokens. However, you requested {num_prompt + 1} tokens "
-                f"({num_prompt} in the prompt and at least 1 for the answer). Shorten the prompt, or start the server "
+                f"This model's maximum context length is {limit} tokens. However, you requested {num_prompt + 1} "
+                f"tokens ({num_prompt} in the prompt and at least 1 for the answer). Shorten the prompt, or start the server "
                 "with a larger --max-model-len."
             )
             raise PromptTooLong(message, parameter=parameter)

@@ -63,7 +63,7 @@ class GenerationResponse(Response):
         settings: the server's.
     """
 
-    def __init__(  # noqa: PLR0913 - six collaborators, all of them needed and none of them related
+    def __init__(
         self,
         *,
         client: Engines,

@@ -68,7 +68,9 @@ class ServerMetrics:
         self._model_name = model_name
         self.prompt_tokens = self._counter("vllm:prompt_tokens", "Prompt tokens of answered requests.")
         self.generation_tokens = self._counter("vllm:generation_tokens", "Generated tokens.")
-        self.first_token_s = self._histogram("vllm:time_to_first_token_seconds", "Until the first token.", _FIRST_TOKEN_S)
+        self.first_token_s = self._histogram(
+            "vllm:time_to_first_token_seconds", "Until the first token.", _FIRST_TOKEN_S
+        )
         self.token_s = self._histogram("vllm:inter_token_latency_seconds", "Between two tokens.", _TOKEN_S)
         self.output_token_s = self._histogram(
             "vllm:time_per_output_token_seconds", "Between two tokens, under the older name.", _TOKEN_S

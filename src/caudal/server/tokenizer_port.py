@@ -45,7 +45,7 @@ class ServedTokenizer(Protocol):
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of token ids."""
 
-    def detokenizer(self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> StreamDetokenizer:
+    def detokenizer(self, prompt_token_ids: Sequence[int], /, *, skip_special_tokens: bool = True) -> StreamDetokenizer:
         """Return a detokenizer for what follows a prompt."""
 
     def token_bytes(self, token_id: int) -> bytes:

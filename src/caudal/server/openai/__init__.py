@@ -1,0 +1,1 @@
+"""OpenAI's chat, completions and models, with vLLM's extensions."""

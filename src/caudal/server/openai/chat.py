@@ -234,9 +234,7 @@ class ChatWriter:
             system_fingerprint=FINGERPRINT,
             choices=choices,
             usage=self._counts.usage(),
-            prompt_logprobs=UNSET
-            if prompt_logprobs is None
-            else prompt_logprob_maps(prompt_logprobs, self._tokenizer),
+            prompt_logprobs=UNSET if prompt_logprobs is None else prompt_logprob_maps(prompt_logprobs, self._tokenizer),
         )
         return _encode(completion)
 
@@ -258,12 +256,12 @@ class ChatWriter:
         )
 
     def _chunk(self, choice: ChunkChoice) -> bytes:
-        usage: Usage | None | UnsetType = UNSET
+        usage: Usage | UnsetType | None = UNSET
         if self._include_usage:
             usage = self._counts.usage() if self._continuous_usage else None
         return self._encode_chunk([choice], usage)
 
-    def _encode_chunk(self, choices: list[ChunkChoice], usage: Usage | None | UnsetType) -> bytes:
+    def _encode_chunk(self, choices: list[ChunkChoice], usage: Usage | UnsetType | None) -> bytes:
         chunk = ChatChunk(
             id=self._id,
             created=self._created,

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from caudal.server.openai.sampling_fields import SamplingFields
-from caudal.server.openai.usage import Usage
+from caudal.server.openai.usage import Usage  # noqa: TC001 - msgspec reads the annotations
 
 CHAT_REFUSED = (
     "audio",
@@ -137,7 +137,7 @@ class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
     delta: Delta
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
-    stop_reason: str | int | None | UnsetType = UNSET
+    stop_reason: str | int | UnsetType | None = UNSET
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,4 +149,4 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     system_fingerprint: str
     choices: list[ChunkChoice]
-    usage: Usage | None | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET

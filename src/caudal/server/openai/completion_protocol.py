@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from caudal.server.openai.sampling_fields import SamplingFields
-from caudal.server.openai.usage import Usage
+from caudal.server.openai.usage import Usage  # noqa: TC001 - msgspec reads the annotations
 
 
 class CompletionRequest(SamplingFields, frozen=True, kw_only=True):
@@ -52,4 +52,4 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     system_fingerprint: str
     choices: list[CompletionChoice]
-    usage: Usage | None | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET

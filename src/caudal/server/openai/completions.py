@@ -173,7 +173,7 @@ class CompletionWriter:
         self._begun[index] = True
         if not (choice.text or choice.finish_reason or (choice.logprobs and choice.logprobs.tokens)):
             return []
-        usage: Usage | None | UnsetType = UNSET
+        usage: Usage | UnsetType | None = UNSET
         if self._include_usage:
             usage = self._counts.usage() if self._continuous_usage else None
         return [self._encode([choice], usage)]
@@ -227,9 +227,7 @@ class CompletionWriter:
                 self._add_column(columns, base + offset, entry.token_id, entry)
         return columns
 
-    def _add_column(
-        self, columns: CompletionLogprobs, offset: int, token_id: int, entry: TokenLogprobs | None
-    ) -> None:
+    def _add_column(self, columns: CompletionLogprobs, offset: int, token_id: int, entry: TokenLogprobs | None) -> None:
         text = label(self._tokenizer.token_bytes(token_id))
         columns.text_offset.append(offset)
         columns.tokens.append(text)
@@ -243,7 +241,7 @@ class CompletionWriter:
         columns.token_logprobs.append(finite(entry.logprob))
         columns.top_logprobs.append({**likeliest, text: finite(entry.logprob)})
 
-    def _encode(self, choices: list[CompletionChoice], usage: Usage | None | UnsetType) -> bytes:
+    def _encode(self, choices: list[CompletionChoice], usage: Usage | UnsetType | None) -> bytes:
         completion = Completion(
             id=self._id,
             created=self._created,

@@ -172,7 +172,7 @@ def choice_params(params: SamplingParams, index: int) -> SamplingParams:
 
 def check_token_ids(token_ids: list[int], tokenizer: ServedTokenizer, parameter: str) -> None:
     """Raise InvalidParameter if an id is outside the vocabulary."""
-    if token_ids and not (0 <= min(token_ids) and max(token_ids) < tokenizer.vocab_size):
+    if token_ids and not (min(token_ids) >= 0 and max(token_ids) < tokenizer.vocab_size):
         wrong = next(i for i in token_ids if not 0 <= i < tokenizer.vocab_size)
         message = f"{parameter} has token id {wrong}; expected ids from 0 to {tokenizer.vocab_size - 1}"
         raise InvalidParameter(message, parameter=parameter)

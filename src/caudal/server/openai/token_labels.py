@@ -14,7 +14,7 @@ MIN_LOGPROB = -9999.0
 
 def finite(logprob: float) -> float:
     """Return a log-probability that JSON can carry."""
-    return logprob if logprob >= MIN_LOGPROB else MIN_LOGPROB
+    return max(logprob, MIN_LOGPROB)
 
 
 def label(data: bytes) -> str:
@@ -25,9 +25,7 @@ def label(data: bytes) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
-def prompt_logprob_maps(
-    entries: list[TokenLogprobs | None], tokenizer: ServedTokenizer
-) -> list[dict[str, Any] | None]:
+def prompt_logprob_maps(entries: list[TokenLogprobs | None], tokenizer: ServedTokenizer) -> list[dict[str, Any] | None]:
     """Return vLLM's `prompt_logprobs`: per prompt token a map from token id to its figures; None for the first."""
     maps: list[dict[str, Any] | None] = []
     for entry in entries:
