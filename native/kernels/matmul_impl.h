@@ -1,0 +1,259 @@
+// The text of the matmul kernels, compiled once per instruction set: include it after the primitives of that set
+// (matmul_simd_*.h). It defines kMatmulKernels, and everything in it has internal linkage.
+//
+// Per panel of 16 rows, the columns are done tile by tile. Up to one tile the weights are unpacked in registers and
+// memory is streamed; for more, a chunk of k is unpacked once to bytes (or to float32 in exact mode) in scratch.
+#pragma once
+
+#include "matmul_quants.h"
+// (the order matters: each text uses the one before)
+#include "matmul_tiles.h"
+//
+#include "matmul_activations.h"
+
+namespace caudal {
+namespace {
+namespace mm {
+
+constexpr int kGroupTiles = 64;      // tiles whose results are carried at once
+constexpr int kChunk = 1024;         // elements of k unpacked at once
+constexpr int kExactChunk = 512;     // and dequantised
+constexpr size_t kStreamAhead = 3072;  // bytes of weights prefetched ahead when memory is streamed
+constexpr size_t kCarryBytes = static_cast<size_t>(kGroupTiles) * kTileWidth * 64;
+constexpr size_t kPreparedBytes = static_cast<size_t>(kChunk) * 16 * (kSplitQ8 ? 2 : 1);
+constexpr size_t kExactBytes = static_cast<size_t>(kExactChunk) * 64;
+constexpr size_t kScratchBytes = kCarryBytes + (kPreparedBytes > kExactBytes ? kPreparedBytes : kExactBytes);
+
+// How one format is multiplied with one kind of activations.
+struct Path {
+  int block_elems;
+  int block_bytes;
+  int chunk_elems;
+  bool exact;                // prepared means float32
+  const TileFn* direct;      // by width - 1: from packed weights; may be null
+  const TileFn* prepared;    // by width - 1: from prepared weights; may be null
+  void (*prepare)(const uint8_t* blocks, int count, uint8_t* dst);
+};
+
+template <class Traits>
+void unpack_blocks(const uint8_t* blocks, int count, uint8_t* dst) {
+  for (int b = 0; b < count; ++b) {
+    prefetch_block<Traits::kBlockBytes>(blocks + kStreamAhead);
+    unpack_block<Traits>(blocks, dst);
+    blocks += Traits::kBlockBytes;
+    dst += Traits::kBlock * 16 * Traits::kPlanes;
+  }
+}
+
+template <class Traits>
+void dequantize_blocks(const uint8_t* blocks, int count, uint8_t* dst) {
+  for (int b = 0; b < count; ++b) {
+    prefetch_block<Traits::kBlockBytes>(blocks + kStreamAhead);
+    dequantize_block<Traits>(blocks, reinterpret_cast<float*>(dst));
+    blocks += Traits::kBlockBytes;
+    dst += Traits::kBlock * 64;
+  }
+}
+
+template <class Load>
+void widen_rows(const uint8_t* rows, int count, uint8_t* dst) {
+  for (int k = 0; k < count; ++k) {
+    store_floats(reinterpret_cast<float*>(dst + k * 64), Load::load(rows + k * Load::kBytes));
+  }
+}
+
+template <class Traits, int kWidth, bool kUnpacked>
+constexpr TileFn tile_function() {
+  if constexpr (Traits::kBlock == 32) {
+    return tile_32<Traits, kWidth, kUnpacked>;
+  } else {
+    return tile_256<Traits, kWidth, kUnpacked>;
+  }
+}
+
+// Tiles of more than one tile's columns are never narrower than half the full width.
+template <class Traits, bool kUnpacked, class Sequence>
+struct TileTable;
+template <class Traits, bool kUnpacked, int... kIs>
+struct TileTable<Traits, kUnpacked, std::integer_sequence<int, kIs...>> {
+  template <int kWidth>
+  static constexpr TileFn pick() {
+    if constexpr (kUnpacked && kWidth * 2 < kTileWidth) {
+      return nullptr;
+    } else {
+      return tile_function<Traits, kWidth, kUnpacked>();
+    }
+  }
+  static constexpr TileFn kTable[kTileWidth] = {pick<kIs + 1>()...};
+};
+
+template <class Load, class Sequence>
+struct FloatTable;
+template <class Load, int... kIs>
+struct FloatTable<Load, std::integer_sequence<int, kIs...>> {
+  static constexpr TileFn kTable[kTileWidth] = {tile_f32<Load, kIs + 1>...};
+};
+
+using Widths = std::make_integer_sequence<int, kTileWidth>;
+
+template <Format kFormat>
+constexpr Path quantized_path() {
+  using Traits = TraitsOf<kFormat>;
+  Path path{Traits::kBlock, Traits::kBlockBytes, kChunk, false, TileTable<Traits, false, Widths>::kTable, nullptr, nullptr};
+  if constexpr (kUnpackTiles) {
+    path.prepared = TileTable<Traits, true, Widths>::kTable;
+    path.prepare = unpack_blocks<Traits>;
+  }
+  return path;
+}
+
+template <Format kFormat>
+constexpr Path exact_path() {
+  using Traits = TraitsOf<kFormat>;
+  return {Traits::kBlock, Traits::kBlockBytes, kExactChunk, true, nullptr, FloatTable<LoadF32, Widths>::kTable,
+          dequantize_blocks<Traits>};
+}
+
+template <class Load>
+constexpr Path float_path(bool widen) {
+  return {1, Load::kBytes, kExactChunk, true, FloatTable<Load, Widths>::kTable,
+          widen ? FloatTable<LoadF32, Widths>::kTable : nullptr, widen ? widen_rows<Load> : nullptr};
+}
+
+constexpr Path kPaths[kNumFormats] = {
+    quantized_path<Format::q4_0>(), quantized_path<Format::q4_1>(), quantized_path<Format::q5_0>(),
+    quantized_path<Format::q5_1>(), quantized_path<Format::q8_0>(), quantized_path<Format::q4_k>(),
+    quantized_path<Format::q5_k>(), quantized_path<Format::q6_k>(), float_path<LoadF16>(true),
+    float_path<LoadBF16>(true),     float_path<LoadF32>(false)};
+
+constexpr Path kExactPaths[kNumFormats] = {
+    exact_path<Format::q4_0>(), exact_path<Format::q4_1>(), exact_path<Format::q5_0>(), exact_path<Format::q5_1>(),
+    exact_path<Format::q8_0>(), exact_path<Format::q4_k>(), exact_path<Format::q5_k>(), exact_path<Format::q6_k>(),
+    kPaths[8],                  kPaths[9],                  kPaths[10]};
+
+// Sixteen results of one activation row: bias first, then what `out` held.
+CAUDAL_INLINE void store_result(const MatmulArgs& args, int panel, int row, const float* result) {
+  const int first = panel * kPanelRows;
+  float* out = args.out + static_cast<size_t>(row) * args.out_stride + first;
+  const int valid = args.weights.rows - first;
+  Floats f = load_floats(result);
+  if (valid >= kPanelRows) {
+    if (args.bias != nullptr) {
+      f = add(f, load_floats(args.bias + first));
+    }
+    store_floats(out, args.accumulate ? add(load_floats(out), f) : f);
+    return;
+  }
+  for (int r = 0; r < kPanelRows; ++r) {
+    float v = 0.0F;
+    if (r < valid) {
+      v = args.bias != nullptr ? result[r] + args.bias[first + r] : result[r];
+      v = args.accumulate ? out[r] + v : v;
+    }
+    out[r] = v;
+  }
+}
+
+// What tile `tile` multiplies with, from element k of its rows.
+CAUDAL_INLINE TileArgs tile_args(const ActivationView& view, Tile tile, int k) {
+  const TileParts parts = tile_parts(view, tile);
+  const size_t offset = static_cast<size_t>(k) * static_cast<size_t>(tile.width);
+  TileArgs args{};
+  if (view.kind == ActivationKind::f32) {
+    args.x = parts.x + offset * 4;
+    return args;
+  }
+  args.x = parts.x + offset;
+  if (view.kind == ActivationKind::q8_32) {
+    args.scales = parts.scales + offset / 32;
+    args.sums_f = parts.sums_f + offset / 32;
+    args.sums = parts.sums + offset / 32;
+  } else {
+    args.scales = parts.scales + offset / 256;
+    args.sums16 = parts.sums16 + offset / 16;
+    args.sums32 = parts.sums32 + offset / 32;
+  }
+  return args;
+}
+
+// Tiles [tile_begin, tile_end) of one panel.
+void multiply_panel(const MatmulArgs& args, const Path& path, int panel, int tile_begin, int tile_end, uint8_t* scratch) {
+  const ActivationView& x = args.x;
+  const int num_tiles = count_tiles(x.num_rows);
+  const bool prepare = path.direct == nullptr || (num_tiles > 1 && path.prepared != nullptr);
+  const int num_blocks = x.cols / path.block_elems;
+  const int chunk = num_tiles == 1 && !prepare ? num_blocks : path.chunk_elems / path.block_elems;
+  const uint8_t* weights = args.weights.data + static_cast<size_t>(panel) * args.weights.panel_bytes;
+  float* carry = reinterpret_cast<float*>(scratch);
+  uint8_t* prepared = scratch + kCarryBytes;
+  const int first_row = tile_at(x.num_rows, tile_begin).first;
+  const Tile last = tile_at(x.num_rows, tile_end - 1);
+  const int end_row = last.first + last.width;
+  std::memset(carry, 0, static_cast<size_t>(end_row - first_row) * 64);
+  for (int block = 0; block < num_blocks; block += chunk) {
+    const int count = num_blocks - block < chunk ? num_blocks - block : chunk;
+    const uint8_t* blocks = weights + static_cast<size_t>(block) * static_cast<size_t>(path.block_bytes);
+    if (prepare) {
+      path.prepare(blocks, count, prepared);
+    }
+    size_t ahead = prepare ? 0 : num_tiles == 1 ? kStreamAhead : static_cast<size_t>(count * path.block_bytes);
+    for (int index = tile_begin; index < tile_end; ++index) {
+      const Tile tile = tile_at(x.num_rows, index);
+      TileArgs tile_call = tile_args(x, tile, block * path.block_elems);
+      tile_call.panel = prepare && path.exact ? prepared : blocks;
+      tile_call.unpacked = prepared;
+      tile_call.num_blocks = path.exact ? count * path.block_elems : count;
+      tile_call.ahead = ahead;
+      tile_call.carry = carry + static_cast<size_t>(tile.first - first_row) * 16;
+      (prepare ? path.prepared : path.direct)[tile.width - 1](tile_call);
+      ahead = 0;
+    }
+  }
+  for (int row = first_row; row < end_row; ++row) {
+    store_result(args, panel, row, carry + static_cast<size_t>(row - first_row) * 16);
+  }
+}
+
+size_t scratch_bytes(int) { return kScratchBytes; }
+
+void matmul(const MatmulArgs& args, int panel_begin, int panel_end, void* scratch) {
+  const int format = static_cast<int>(args.weights.format);
+  const Path& path = args.x.kind == ActivationKind::f32 ? kExactPaths[format] : kPaths[format];
+  const int num_tiles = count_tiles(args.x.num_rows);
+  for (int panel = panel_begin; panel < panel_end; ++panel) {
+    for (int tile = 0; tile < num_tiles; tile += kGroupTiles) {
+      const int end = tile + kGroupTiles < num_tiles ? tile + kGroupTiles : num_tiles;
+      multiply_panel(args, path, panel, tile, end, static_cast<uint8_t*>(scratch));
+    }
+  }
+}
+
+void dequantize_row(const PackedView& weights, int row, float scale, float* out) {
+  alignas(64) float block[256 * 16];
+  const Path& path = kExactPaths[static_cast<int>(weights.format)];
+  const uint8_t* panel = weights.data + static_cast<size_t>(row / kPanelRows) * weights.panel_bytes;
+  const int lane = row % kPanelRows;
+  const bool is_f32 = weights.format == Format::f32;
+  const int step = path.block_elems == 1 ? (weights.cols < 256 ? weights.cols : 256) : path.block_elems;
+  for (int k = 0; k < weights.cols; k += step) {
+    const int count = weights.cols - k < step ? weights.cols - k : step;
+    const uint8_t* from = panel + static_cast<size_t>(k / path.block_elems) * static_cast<size_t>(path.block_bytes);
+    const float* values = block;
+    if (is_f32) {
+      values = reinterpret_cast<const float*>(from);
+    } else {
+      path.prepare(from, count / path.block_elems, reinterpret_cast<uint8_t*>(block));
+    }
+    for (int i = 0; i < count; ++i) {
+      out[k + i] = values[i * 16 + lane] * scale;
+    }
+  }
+}
+
+}  // namespace mm
+
+constexpr MatmulKernels kMatmulKernels{mm::activation_bytes, mm::pack_activations, mm::scratch_bytes, mm::matmul,
+                                       mm::dequantize_row};
+
+}  // namespace
+}  // namespace caudal

@@ -1,0 +1,214 @@
+// How each weight format keeps its integers in a panel block: part of matmul_impl.h.
+//
+// A source gives the 16 rows x 4 bytes of a quad. `whole` sources give complete values; `plane` sources give
+// what one pass of the dot product takes, which differs for Q8_0 where bytes must stay small (kSplitQ8).
+#pragma once
+
+#include <type_traits>
+#include <utility>
+
+#include "../formats/format_info.h"
+
+namespace caudal {
+namespace {
+namespace mm {
+
+// Calls fn(integral_constant<int, 0>) .. fn(integral_constant<int, N - 1>), unrolled.
+template <class Fn, int... kIs>
+CAUDAL_INLINE void unroll_sequence(const Fn& fn, std::integer_sequence<int, kIs...>) {
+  (fn(std::integral_constant<int, kIs>{}), ...);
+}
+template <int kCount, class Fn>
+CAUDAL_INLINE void unroll(const Fn& fn) {
+  unroll_sequence(fn, std::make_integer_sequence<int, kCount>{});
+}
+#define CAUDAL_LAMBDA __attribute__((always_inline))
+
+// Already one byte per value: [quad][16][4].
+struct UnpackedBytes {
+  const uint8_t* bytes;
+  template <int kQuad>
+  CAUDAL_INLINE Bytes quad() const {
+    return load_bytes(bytes + kQuad * 64);
+  }
+};
+
+struct Nibbles {
+  const uint8_t* nibbles;
+  template <int kQuad>
+  CAUDAL_INLINE Bytes quad() const {
+    const Bytes both = load_bytes(nibbles + kQuad / 2 * 64);
+    if constexpr (kQuad % 2 == 0) {
+      return low_nibbles(both);
+    } else {
+      return high_nibbles(both);
+    }
+  }
+};
+
+// Nibbles and a plane with bit 4 of eight quads.
+struct Nibbles5 {
+  const uint8_t* nibbles;
+  const uint8_t* plane;
+  template <int kQuad>
+  CAUDAL_INLINE Bytes quad() const {
+    return insert_bits<4 - kQuad, 0x10>(Nibbles{nibbles}.quad<kQuad>(), load_bytes(plane));
+  }
+};
+
+// Nibbles and a plane with bits 4 and 5 of four quads.
+struct Nibbles6 {
+  const uint8_t* nibbles;
+  const uint8_t* plane;
+  template <int kQuad>
+  CAUDAL_INLINE Bytes quad() const {
+    return insert_bits<4 - 2 * kQuad, 0x30>(Nibbles{nibbles}.quad<kQuad>(), load_bytes(plane));
+  }
+};
+
+// Two nibble planes make a byte.
+struct Nibbles8 {
+  const uint8_t* high;
+  const uint8_t* low;
+  template <int kQuad>
+  CAUDAL_INLINE Bytes quad() const {
+    return join_nibbles(Nibbles{high}.quad<kQuad>(), Nibbles{low}.quad<kQuad>());
+  }
+};
+
+// The 32-blocks: f16 scale per block, and a minimum or a zero point of 1 << kZeroShift.
+template <Format kFormat, int kBits>
+struct Traits32 {
+  static constexpr int kBlock = 32;
+  static constexpr int kBlockBytes = format_info(kFormat).panel_block_bytes;
+  static constexpr int kSubBlocks = 1;
+  static constexpr int kQuads = 8;
+  static constexpr int kPlanes = kBits == 8 && kSplitQ8 ? 2 : 1;
+  static constexpr int kDepth = kBits == 4 || kPlanes == 2 ? kDepth4 : kBits == 5 ? kDepth5 : 8;
+  static constexpr bool kHasMin = kFormat == Format::q4_1 || kFormat == Format::q5_1;
+  static constexpr int kTrueZeroShift = kHasMin ? -1 : kBits - 1;
+  static constexpr int kZeroShift = kBits == 8 ? kZeroShiftQ8 : kTrueZeroShift;
+  static constexpr int kFloatsAt = kNibbles32 + (kBits == 5 ? kPlane : kBits == 8 ? kNibbles32 : 0);
+
+  CAUDAL_INLINE static auto whole(const uint8_t* p, int) {
+    if constexpr (kBits == 4) {
+      return Nibbles{p};
+    } else if constexpr (kBits == 5) {
+      return Nibbles5{p, p + kNibbles32};
+    } else {
+      return Nibbles8{p, p + kNibbles32};
+    }
+  }
+  template <int kPart>
+  CAUDAL_INLINE static auto plane(const uint8_t* p, int) {
+    if constexpr (kPlanes == 2) {
+      return Nibbles{p + kPart * kNibbles32};
+    } else {
+      return whole(p, 0);
+    }
+  }
+};
+
+// The 256-blocks: integer scales per sub-block, f16 scale per block.
+template <Format kFormat, int kBits>
+struct Traits256 {
+  static constexpr int kBlock = 256;
+  static constexpr int kBlockBytes = format_info(kFormat).panel_block_bytes;
+  static constexpr int kSubBlocks = kBits == 6 ? 16 : 8;
+  static constexpr int kQuads = 64 / kSubBlocks;
+  static constexpr int kPlanes = 1;
+  static constexpr int kDepthAllowed = kBits == 4 ? kDepth4 : kBits == 5 ? kDepth5 : kDepth6;
+  static constexpr int kDepth = kDepthAllowed < kQuads ? kDepthAllowed : kQuads;
+  static constexpr bool kHasMin = kBits != 6;
+  static constexpr int kScalesAt = kNibbles256 + (kBits == 5 ? 8 * kPlane : kBits == 6 ? 16 * kPlane : 0);
+  static constexpr int kMinsAt = kScalesAt + 128;
+  static constexpr int kFloatsAt = kScalesAt + 256;
+
+  CAUDAL_INLINE static Pairs scale_pairs(const uint8_t* p, int pair) {
+    if constexpr (kBits == 6) {
+      return load_pairs_s8(p + kScalesAt + pair * 32);
+    } else {
+      return load_pairs_u8(p + kScalesAt + pair * 32);
+    }
+  }
+  CAUDAL_INLINE static auto whole(const uint8_t* p, int sub) {
+    if constexpr (kBits == 4) {
+      return Nibbles{p + sub * 256};
+    } else if constexpr (kBits == 5) {
+      return Nibbles5{p + sub * 256, p + kNibbles256 + sub * kPlane};
+    } else {
+      return Nibbles6{p + sub * 128, p + kNibbles256 + sub * kPlane};
+    }
+  }
+  template <int kPart>
+  CAUDAL_INLINE static auto plane(const uint8_t* p, int sub) {
+    return whole(p, sub);
+  }
+};
+
+template <Format kFormat>
+struct TraitsOf;
+template <> struct TraitsOf<Format::q4_0> : Traits32<Format::q4_0, 4> {};
+template <> struct TraitsOf<Format::q4_1> : Traits32<Format::q4_1, 4> {};
+template <> struct TraitsOf<Format::q5_0> : Traits32<Format::q5_0, 5> {};
+template <> struct TraitsOf<Format::q5_1> : Traits32<Format::q5_1, 5> {};
+template <> struct TraitsOf<Format::q8_0> : Traits32<Format::q8_0, 8> {};
+template <> struct TraitsOf<Format::q4_k> : Traits256<Format::q4_k, 4> {};
+template <> struct TraitsOf<Format::q5_k> : Traits256<Format::q5_k, 5> {};
+template <> struct TraitsOf<Format::q6_k> : Traits256<Format::q6_k, 6> {};
+
+// One byte per value, plane by plane, for tiles that will read the block several times.
+template <class Traits>
+CAUDAL_INLINE void unpack_block(const uint8_t* p, uint8_t* dst) {
+  for (int sub = 0; sub < Traits::kSubBlocks; ++sub) {
+    unroll<Traits::kPlanes>([&](auto part) CAUDAL_LAMBDA {
+      const auto source = Traits::template plane<decltype(part)::value>(p, sub);
+      unroll<Traits::kQuads>([&](auto q) CAUDAL_LAMBDA {
+        store_bytes(dst + decltype(q)::value * 64, source.template quad<decltype(q)::value>());
+      });
+      dst += Traits::kQuads * 64;
+    });
+  }
+}
+
+// dst[block][16] = the weights of a block as float32, computed as the format defines them.
+template <class Traits>
+CAUDAL_INLINE void dequantize_block(const uint8_t* p, float* dst) {
+  const Floats d = load_halves(p + Traits::kFloatsAt);
+  for (int sub = 0; sub < Traits::kSubBlocks; ++sub) {
+    Floats scale = d;
+    Floats least = zeros();
+    Ints zero = ints(0);
+    if constexpr (Traits::kBlock == 256) {
+      const Pairs pairs = Traits::scale_pairs(p, sub / 2);
+      scale = mul(d, to_floats(sub % 2 == 0 ? ints_of<0>(pairs) : ints_of<1>(pairs)));
+      if constexpr (Traits::kHasMin) {
+        const Pairs mins = load_pairs_u8(p + Traits::kMinsAt + sub / 2 * 32);
+        const Floats dmin = load_halves(p + Traits::kFloatsAt + kHalves);
+        least = mul(dmin, to_floats(sub % 2 == 0 ? ints_of<0>(mins) : ints_of<1>(mins)));
+      } else {
+        zero = ints(32);
+      }
+    } else if constexpr (Traits::kHasMin) {
+      least = load_halves(p + Traits::kFloatsAt + kHalves);
+    } else {
+      zero = ints(1 << Traits::kTrueZeroShift);
+    }
+    const auto source = Traits::whole(p, sub);
+    unroll<Traits::kQuads>([&](auto q) CAUDAL_LAMBDA {
+      const Bytes bytes = source.template quad<decltype(q)::value>();
+      unroll<4>([&](auto i) CAUDAL_LAMBDA {
+        Floats w = mul(scale, to_floats(subtract(byte_of<decltype(i)::value>(bytes), zero)));
+        if constexpr (Traits::kHasMin) {
+          w = Traits::kBlock == 256 ? subtract(w, least) : add(w, least);
+        }
+        store_floats(dst, w);
+        dst += 16;
+      });
+    });
+  }
+}
+
+}  // namespace mm
+}  // namespace
+}  // namespace caudal

@@ -1,0 +1,274 @@
+// A panel of 16 rows times a tile of columns: part of matmul_impl.h.
+//
+// Integers are exact; the floats of a result are summed block by block along k, always in the same operations
+// and order. So every tile width, every path and every instruction set give the same bits.
+#pragma once
+
+namespace caudal {
+namespace {
+namespace mm {
+
+// What a tile of W columns multiplies with; every pointer is at the first block of the tile's range.
+struct TileArgs {
+  const uint8_t* panel;     // packed blocks
+  const uint8_t* unpacked;  // the same as bytes, or null
+  int num_blocks;
+  size_t ahead;          // how far ahead of `panel` memory is prefetched
+  const int8_t* x;       // [k / 4][W][4], or float [k][W]
+  const float* scales;   // [block][W]
+  const float* sums_f;   // q8_32: [block][W], scale times sum
+  const int32_t* sums;   // q8_32: [block][W], sum of the block
+  const int16_t* sums16; // q8_256: [block][8 pairs][W][2], sums of 16
+  const int16_t* sums32; // q8_256: [block][4 pairs][W][2], sums of 32
+  float* carry;          // [W][16], the results so far
+};
+
+using TileFn = void (*)(const TileArgs& args);
+
+// One value per column, in registers or, where those are needed for the inner loop, in memory.
+template <class T, int kWidth, bool kMemory>
+struct Columns;
+
+template <class T, int kWidth>
+struct Columns<T, kWidth, false> {
+  T values[kWidth];
+  CAUDAL_INLINE T get(int j) const { return values[j]; }
+  CAUDAL_INLINE void set(int j, T v) { values[j] = v; }
+};
+
+template <class T, int kWidth>
+struct Columns<T, kWidth, true> {
+  T values[kWidth];
+  T* place;
+  // The compiler must not know what `place` points to, or it keeps the values in registers and spills others.
+  CAUDAL_INLINE Columns() : place(values) { asm volatile("" : "+r"(place) : : "memory"); }
+  CAUDAL_INLINE T get(int j) const { return place[j]; }
+  CAUDAL_INLINE void set(int j, T v) { place[j] = v; }
+};
+
+// Results carried along k: loaded once and stored at the end, or kept in the caller's memory.
+template <int kWidth, bool kMemory>
+struct Carry {
+  Floats values[kWidth];
+  float* memory;
+  CAUDAL_INLINE explicit Carry(float* p) : memory(p) {
+    if constexpr (!kMemory) {
+      unroll<kWidth>([&](auto j) CAUDAL_LAMBDA { values[j] = load_floats(p + j * 16); });
+    }
+  }
+  CAUDAL_INLINE Floats get(int j) const {
+    if constexpr (kMemory) {
+      return load_floats(memory + j * 16);
+    } else {
+      return values[j];
+    }
+  }
+  CAUDAL_INLINE void set(int j, Floats v) {
+    if constexpr (kMemory) {
+      store_floats(memory + j * 16, v);
+    } else {
+      values[j] = v;
+    }
+  }
+  CAUDAL_INLINE void finish() {
+    if constexpr (!kMemory) {
+      unroll<kWidth>([&](auto j) CAUDAL_LAMBDA { store_floats(memory + j * 16, values[j]); });
+    }
+  }
+};
+
+template <int kBytes>
+CAUDAL_INLINE void prefetch_block(const uint8_t* p) {
+  unroll<(kBytes + 63) / 64>([&](auto i) CAUDAL_LAMBDA { prefetch(p + i * 64); });
+}
+
+// Dot products of kQuads quads with W columns; `finish(group, parts)` after every kDepth quads.
+template <int kQuads, int kDepth, int kWidth, class Source, class Finish>
+CAUDAL_INLINE void dot_quads(const Source& source, const int8_t* x, const Finish& finish) {
+  unroll<kQuads / kDepth>([&](auto group) CAUDAL_LAMBDA {
+    Parts parts[kWidth];
+    unroll<kDepth>([&](auto step) CAUDAL_LAMBDA {
+      constexpr int kQuad = decltype(group)::value * kDepth + decltype(step)::value;
+      const Bytes w = source.template quad<kQuad>();
+      unroll<kWidth>([&](auto j) CAUDAL_LAMBDA {
+        const int8_t* xj = x + (kQuad * kWidth + j) * 4;
+        if constexpr (decltype(step)::value == 0) {
+          parts[j] = dot_first(w, xj);
+        } else {
+          parts[j] = dot(parts[j], w, xj);
+        }
+      });
+    });
+    finish(group, parts);
+  });
+}
+
+template <class Traits, bool kUnpacked, int kPart>
+CAUDAL_INLINE auto source_of(const uint8_t* panel, const uint8_t* unpacked, int sub) {
+  if constexpr (kUnpacked) {
+    return UnpackedBytes{unpacked + (sub * Traits::kPlanes + kPart) * Traits::kQuads * 64};
+  } else {
+    return Traits::template plane<kPart>(panel, sub);
+  }
+}
+
+template <class Traits, int kWidth, bool kUnpacked>
+[[gnu::noinline]] void tile_32(const TileArgs& args) {
+  constexpr bool kMemory = keep_in_memory(kWidth);
+  constexpr int kGroups = 8 / Traits::kDepth;
+  const uint8_t* panel = args.panel;
+  const uint8_t* unpacked = args.unpacked;
+  const int8_t* x = args.x;
+  const float* scales = args.scales;
+  const float* sums_f = args.sums_f;
+  const int32_t* sums = args.sums;
+  const size_t ahead = args.ahead;
+  Carry<kWidth, kMemory> carry(args.carry);
+  Columns<Ints, kWidth, kMemory && (kGroups * Traits::kPlanes > 1)> acc;
+  for (int b = args.num_blocks; b > 0; --b) {
+    prefetch_block<Traits::kBlockBytes>(panel + ahead);
+    unroll<Traits::kPlanes>([&](auto part) CAUDAL_LAMBDA {
+      constexpr int kPart = decltype(part)::value;
+      constexpr int kTimes = Traits::kPlanes == 2 && kPart == 0 ? 16 : 1;
+      const auto source = source_of<Traits, kUnpacked, kPart>(panel, unpacked, 0);
+      dot_quads<8, Traits::kDepth, kWidth>(source, x, [&](auto group, const auto& parts) CAUDAL_LAMBDA {
+        constexpr bool kFirst = kPart == 0 && decltype(group)::value == 0;
+        constexpr bool kLast = kPart == Traits::kPlanes - 1 && decltype(group)::value == kGroups - 1;
+        if constexpr (kLast) {
+          const Floats d = load_halves(panel + Traits::kFloatsAt);
+          unroll<kWidth>([&](auto j) CAUDAL_LAMBDA {
+            Ints sum = reduce<kTimes>(parts[j]);
+            if constexpr (!kFirst) {
+              sum = add(sum, acc.get(j));
+            }
+            if constexpr (Traits::kZeroShift > 0) {
+              sum = subtract(sum, shift_ints<Traits::kZeroShift>(broadcast_int(sums + j)));
+            }
+            Floats f = fma(mul(d, broadcast(scales + j)), to_floats(sum), carry.get(j));
+            if constexpr (Traits::kHasMin) {
+              f = fma(load_halves(panel + Traits::kFloatsAt + kHalves), broadcast(sums_f + j), f);
+            }
+            carry.set(j, f);
+          });
+        } else {
+          unroll<kWidth>([&](auto j) CAUDAL_LAMBDA {
+            const Ints sum = reduce<kTimes>(parts[j]);
+            acc.set(j, kFirst ? sum : add(sum, acc.get(j)));
+          });
+        }
+      });
+    });
+    panel += Traits::kBlockBytes;
+    if constexpr (kUnpacked) {
+      unpacked += Traits::kPlanes * 512;
+    }
+    x += 32 * kWidth;
+    scales += kWidth;
+    sums_f += kWidth;
+    sums += kWidth;
+  }
+  carry.finish();
+}
+
+template <class Traits, int kWidth, bool kUnpacked>
+[[gnu::noinline]] void tile_256(const TileArgs& args) {
+  constexpr bool kMemory = keep_in_memory(kWidth);
+  constexpr int kPairs = Traits::kSubBlocks / 2;
+  const uint8_t* panel = args.panel;
+  const uint8_t* unpacked = args.unpacked;
+  const int8_t* x = args.x;
+  const float* scales = args.scales;
+  const int16_t* sums = Traits::kHasMin ? args.sums32 : args.sums16;
+  const size_t ahead = args.ahead;
+  Carry<kWidth, kMemory> carry(args.carry);
+  Columns<Ints, kWidth, kMemory> acc;
+  for (int b = args.num_blocks; b > 0; --b) {
+    unroll<kWidth>([&](auto j) CAUDAL_LAMBDA { acc.set(j, ints(0)); });
+    for (int pair = 0; pair < kPairs; ++pair) {
+      prefetch_block<Traits::kBlockBytes / kPairs>(panel + ahead + pair * (Traits::kBlockBytes / kPairs));
+      unroll<2>([&](auto half) CAUDAL_LAMBDA {
+        constexpr int kHalf = decltype(half)::value;
+        const auto source = source_of<Traits, kUnpacked, 0>(panel, unpacked, pair * 2 + kHalf);
+        dot_quads<Traits::kQuads, Traits::kDepth, kWidth>(source, x, [&](auto, const auto& parts) CAUDAL_LAMBDA {
+          const Scales s = scales_of<kHalf>(Traits::scale_pairs(panel, pair));
+          unroll<kWidth>([&](auto j) CAUDAL_LAMBDA { acc.set(j, add(acc.get(j), reduce_scaled(parts[j], s))); });
+        });
+        x += Traits::kQuads * 4 * kWidth;
+      });
+    }
+    const Floats d = load_halves(panel + Traits::kFloatsAt);
+    unroll<kWidth>([&](auto j) CAUDAL_LAMBDA {
+      Ints offset = ints(0);
+      unroll<kPairs>([&](auto pair) CAUDAL_LAMBDA {
+        const int16_t* pair_sums = sums + (pair * kWidth + j) * 2;
+        if constexpr (Traits::kHasMin) {
+          offset = dot_pairs(offset, load_pairs_u8(panel + Traits::kMinsAt + pair * 32), pair_sums);
+        } else {
+          offset = dot_pairs(offset, Traits::scale_pairs(panel, pair), pair_sums);
+        }
+      });
+      const Floats x_scale = broadcast(scales + j);
+      Ints sum = acc.get(j);
+      if constexpr (Traits::kHasMin) {
+        const Floats f = fma(mul(d, x_scale), to_floats(sum), carry.get(j));
+        const Floats dmin = load_halves(panel + Traits::kFloatsAt + kHalves);
+        carry.set(j, fnma(mul(dmin, x_scale), to_floats(offset), f));
+      } else {
+        sum = subtract(sum, shift_ints<5>(offset));
+        carry.set(j, fma(mul(d, x_scale), to_floats(sum), carry.get(j)));
+      }
+    });
+    panel += Traits::kBlockBytes;
+    if constexpr (kUnpacked) {
+      unpacked += 4096;
+    }
+    scales += kWidth;
+    sums += kPairs * kWidth * 2;
+  }
+  carry.finish();
+}
+
+struct LoadF16 {
+  static constexpr int kBytes = 32;
+  CAUDAL_INLINE static Floats load(const uint8_t* p) { return load_halves(p); }
+};
+struct LoadBF16 {
+  static constexpr int kBytes = 32;
+  CAUDAL_INLINE static Floats load(const uint8_t* p) { return load_bfloats(p); }
+};
+struct LoadF32 {
+  static constexpr int kBytes = 64;
+  CAUDAL_INLINE static Floats load(const uint8_t* p) { return load_floats(reinterpret_cast<const float*>(p)); }
+};
+
+// num_blocks is the number of k here.
+template <class Load, int kWidth>
+[[gnu::noinline]] void tile_f32(const TileArgs& args) {
+  const uint8_t* panel = args.panel;
+  const float* x = reinterpret_cast<const float*>(args.x);
+  const size_t ahead = args.ahead;
+  Carry<kWidth, false> carry(args.carry);
+  const auto step = [&](int k) CAUDAL_LAMBDA {
+    const Floats w = Load::load(panel + k * Load::kBytes);
+    unroll<kWidth>([&](auto j) CAUDAL_LAMBDA {
+      carry.values[j] = fma(w, broadcast(x + k * kWidth + j), carry.values[j]);
+    });
+  };
+  int k = args.num_blocks;
+  for (; k >= 4; k -= 4) {
+    prefetch_block<4 * Load::kBytes>(panel + ahead);
+    unroll<4>([&](auto i) CAUDAL_LAMBDA { step(i); });
+    panel += 4 * Load::kBytes;
+    x += 4 * kWidth;
+  }
+  for (; k > 0; --k) {
+    step(0);
+    panel += Load::kBytes;
+    x += kWidth;
+  }
+  carry.finish();
+}
+
+}  // namespace mm
+}  // namespace
+}  // namespace caudal
