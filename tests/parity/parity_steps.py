@@ -26,9 +26,9 @@ def make_backend(name):
         return ReferenceBackend()
     if importlib.util.find_spec("caudal._native") is None:
         pytest.skip("the native module is not built (make native)")
-    from caudal.backends.cpu import CPUBackend
+    from caudal.backends.cpu.cpu_backend import CpuBackend
 
-    return CPUBackend(exact=True)
+    return CpuBackend(num_threads=2, max_tokens=128, exact=True)
 
 
 def load_case(case, backend, directory=DATA):
