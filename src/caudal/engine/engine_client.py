@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import msgspec
 
@@ -117,8 +116,7 @@ class _Channel(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        assert isinstance(transport, asyncio.WriteTransport)
-        self._transport = transport
+        self._transport = cast("asyncio.WriteTransport", transport)  # uvloop's has the methods, not the class
 
     def data_received(self, data: bytes) -> None:
         """Hand on every message that is complete."""
@@ -149,9 +147,7 @@ class EngineClient:
         stall_s: a busy engine without a finished step for this long counts as unhealthy.
     """
 
-    def __init__(
-        self, config: EngineConfig, *, engine_factory: str = DEFAULT_ENGINE, stall_s: float = STALL_S
-    ) -> None:
+    def __init__(self, config: EngineConfig, *, engine_factory: str = DEFAULT_ENGINE, stall_s: float = STALL_S) -> None:
         self._config = config
         self._engine_factory = engine_factory
         self._stall_s = stall_s
@@ -275,7 +271,6 @@ class EngineClient:
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=sys.__stderr__.fileno() if sys.__stderr__ is not None else asyncio.subprocess.DEVNULL,
-                env=os.environ,
             )
         self._channel.send(msgspec.msgpack.encode(self._config))
         died = asyncio.create_task(self._channel.closed.wait())

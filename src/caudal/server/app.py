@@ -107,8 +107,6 @@ async def _http_exception(request: Request, error: Exception) -> Response:
         return error_response(HTTPProblem(404, message, code="not_found"))
     if error.status_code == 405:
         headers = dict(error.headers or {})
-        message = (
-            f"{request.method} is not allowed for {request.url.path}; try {headers.get('Allow', 'another method')}"
-        )
+        message = f"{request.method} is not allowed for {request.url.path}; use {headers.get('Allow')}"
         return error_response(HTTPProblem(405, message, code="method_not_allowed", headers=headers))
     return error_response(HTTPProblem(error.status_code, error.detail, headers=dict(error.headers or {})))

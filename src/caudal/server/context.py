@@ -77,8 +77,8 @@ class ServerContext:
         if num_prompt >= limit:
             message = (
                 f"This model's maximum context length is {limit} tokens. However, you requested {num_prompt + 1} "
-                f"tokens ({num_prompt} in the prompt and at least 1 for the answer). Shorten the prompt, or start the server "
-                "with a larger --max-model-len."
+                f"tokens ({num_prompt} in the prompt and at least 1 for the answer). Shorten the prompt, or start the "
+                "server with a larger --max-model-len."
             )
             raise PromptTooLong(message, parameter=parameter)
         return limit - num_prompt if asked is None else min(asked, limit - num_prompt)

@@ -1,0 +1,28 @@
+"""A whole server in a process of its own, with the scripted engine: python serve_scripted.py PORT DRAIN_S [MODEL]."""
+
+from __future__ import annotations
+
+import sys
+
+from byte_tokenizer import ByteTokenizer
+
+from caudal.config import EngineConfig
+from caudal.errors import CaudalError
+from caudal.server.launch import check_exposure, listen, run_server
+from caudal.server.settings import ServedModel, ServerSettings
+
+
+def main():
+    port, drain_s, *rest = sys.argv[1:]
+    settings = ServerSettings(port=int(port), drain_s=float(drain_s))
+    config = EngineConfig(model_path=rest[0] if rest else "scripted", max_model_len=100_000)
+    try:
+        check_exposure(settings)
+        with listen(settings) as listener:
+            run_server(listener, config, ByteTokenizer(), settings, ServedModel(name="scripted"), "scripted_engine:load")
+    except CaudalError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()
