@@ -1,11 +1,13 @@
 """Makes the reference data of the parity tests: tiny random models as GGUF files, and the logits that the original
 implementations give for them.
 
-    python tests/parity/generate_reference.py [DIRECTORY]     writes tests/parity/data if no directory is given
+    PYTHONPATH=src python tests/parity/generate_reference.py [DIRECTORY]
 
-Needs torch and transformers. For each case below it builds a transformers model, gives it weights from a seeded numpy
-generator (rounded to the format in which the file will hold them, so that file and model agree to the bit), converts
-them to GGUF as the published converters do, and records the logits of every position of one prompt.
+writes tests/parity/data if no directory is given. Needs torch and transformers.
+
+For each case below it builds a transformers model, gives it weights from a seeded numpy generator (rounded to the
+format in which the file will hold them, so that file and model agree to the bit), converts them to GGUF as the
+published converters do, and records the logits of every position of one prompt.
 """
 
 from __future__ import annotations
@@ -15,6 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+
+from caudal.checkpoint.gguf_writer import write_gguf
+from caudal.quant import FORMATS
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(__file__).parent / "data"
@@ -53,8 +58,13 @@ SIZES = {
     "eos_token_id": 2,
 }
 GEMMA = {
-    **{"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "tie_word_embeddings": True},
-    **{"sliding_window": WINDOW, "rms_norm_eps": 1e-6, "query_pre_attn_scalar": 32},
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "tie_word_embeddings": True,
+    "sliding_window": WINDOW,
+    "rms_norm_eps": 1e-6,
+    "query_pre_attn_scalar": 32,
 }
 # transformers' Phi3 has no head_dim of its own: 4 heads of 16.
 PHI3 = {"hidden_size": 64, "num_hidden_layers": 2}
@@ -77,8 +87,12 @@ CASES = (
             "attention_bias": True,
             "mlp_bias": True,
             "rope_parameters": {
-                **{"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0},
-                **{"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32},
+                "rope_type": "llama3",
+                "rope_theta": 500000.0,
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 32,
             },
         },
     ),
@@ -103,12 +117,15 @@ CASES = (
         {
             "num_hidden_layers": 2,
             "rope_parameters": {
-                **{"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0},
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 4.0,
                 "original_max_position_embeddings": 64,
             },
         },
         {
-            **{"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0},
+            "rope.scaling.type": "yarn",
+            "rope.scaling.factor": 4.0,
             "rope.scaling.original_context_length": 64,
         },
     ),
@@ -119,11 +136,14 @@ CASES = (
         "gemma2",
         {
             **GEMMA,
-            **{"attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0, "num_hidden_layers": 4},
+            "attn_logit_softcapping": 5.0,
+            "final_logit_softcapping": 3.0,
+            "num_hidden_layers": 4,
             "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
         },
         {
-            **{"attn_logit_softcapping": 5.0, "final_logit_softcapping": 3.0},
+            "attn_logit_softcapping": 5.0,
+            "final_logit_softcapping": 3.0,
             "attention.sliding_window": WINDOW,
         },
     ),
@@ -135,7 +155,8 @@ CASES = (
         "gemma3",
         {
             **GEMMA,
-            **{"intermediate_size": 32, "num_hidden_layers": 6},
+            "intermediate_size": 32,
+            "num_hidden_layers": 6,
             "layer_types": ["sliding_attention"] * 5 + ["full_attention"],
             "rope_parameters": {
                 "sliding_attention": {"rope_type": "default", "rope_theta": 10000.0},
@@ -143,8 +164,10 @@ CASES = (
             },
         },
         {
-            **{"attention.sliding_window": WINDOW, "rope.freq_base": 1e6},
-            **{"rope.scaling.type": "linear", "rope.scaling.factor": 8.0},
+            "attention.sliding_window": WINDOW,
+            "rope.freq_base": 1e6,
+            "rope.scaling.type": "linear",
+            "rope.scaling.factor": 8.0,
         },
     ),
     Case(
@@ -153,10 +176,15 @@ CASES = (
         "phi3",
         {
             **PHI3,
-            **{"tie_word_embeddings": True, "original_max_position_embeddings": 64},
+            "tie_word_embeddings": True,
+            "original_max_position_embeddings": 64,
             "rope_parameters": {
-                **{"rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.5},
-                **{"long_factor": LONG[:4], "short_factor": SHORT[:4], "original_max_position_embeddings": 64},
+                "rope_type": "longrope",
+                "rope_theta": 10000.0,
+                "partial_rotary_factor": 0.5,
+                "long_factor": LONG[:4],
+                "short_factor": SHORT[:4],
+                "original_max_position_embeddings": 64,
             },
         },
         {"rope.scaling.original_context_length": 64, "rope.scaling.attn_factor": 1.1547005383792515},
@@ -168,10 +196,15 @@ CASES = (
         "phi3",
         {
             **PHI3,
-            **{"sliding_window": WINDOW, "original_max_position_embeddings": 32},
+            "sliding_window": WINDOW,
+            "original_max_position_embeddings": 32,
             "rope_parameters": {
-                **{"rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 1.0},
-                **{"long_factor": LONG, "short_factor": SHORT, "original_max_position_embeddings": 32},
+                "rope_type": "longrope",
+                "rope_theta": 10000.0,
+                "partial_rotary_factor": 1.0,
+                "long_factor": LONG,
+                "short_factor": SHORT,
+                "original_max_position_embeddings": 32,
             },
         },
         {"rope.scaling.original_context_length": 32, "attention.sliding_window": WINDOW},
@@ -214,8 +247,6 @@ def gguf_name(case, name):
 
 def draw_weights(case, shapes):
     """Random weights: norms around 1 (around 0 for Gemma, which adds the 1 itself), matrices that keep variance."""
-    from caudal.quant import FORMATS
-
     format_ = FORMATS[case.matrix_format]
     rng = np.random.default_rng([CASES.index(case), 2026])
     weights = {}
@@ -243,24 +274,22 @@ def permuted(rows, num_heads):
 
 def gguf_tensors(case, config, weights, llama3_divisors):
     """The file's tensors, as write_gguf wants them."""
-    from caudal.quant import FORMATS
-
     tensors = {}
-    for name, values in weights.items():
-        out = gguf_name(case, name)
+    for name, original in weights.items():
+        values = original
         if case.arch == "llama" and ("q_proj" in name or "k_proj" in name):
             values = permuted(values, config.num_attention_heads if "q_proj" in name else config.num_key_value_heads)
         if case.arch.startswith("gemma") and "norm" in name:
             values = values + np.float32(1)
         format_name = case.matrix_format if values.ndim == 2 else "F32"
-        tensors[out] = (format_name, values.shape, FORMATS[format_name].quantize(values))
+        tensors[gguf_name(case, name)] = (format_name, values.shape, FORMATS[format_name].quantize(values))
     factors = {"rope_freqs.weight": llama3_divisors}
     if config.model_type == "phi3":
         factors["rope_factors_short.weight"] = config.rope_parameters["short_factor"]
         factors["rope_factors_long.weight"] = config.rope_parameters["long_factor"]
-    for name, values in factors.items():
-        if values is not None:
-            values = np.array(values, np.float32)
+    for name, divisors in factors.items():
+        if divisors is not None:
+            values = np.array(divisors, np.float32)
             tensors[name] = ("F32", values.shape, FORMATS["F32"].quantize(values))
     return tensors
 
@@ -291,11 +320,9 @@ def gguf_metadata(case, config):
 
 def generate(case, directory):
     """Write `<name>.gguf` and `<name>.npz` (token_ids [T] int32, logits [T, V] float32)."""
-    import torch
-    from transformers import AutoModelForCausalLM
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    from caudal.checkpoint.gguf_writer import write_gguf
+    import torch  # noqa: PLC0415 - the tests import this file without it
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415 - the tests import this file without it
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: PLC0415 - the tests import this file without it
 
     sizes = {key: value for key, value in SIZES.items() if case.arch != "phi3" or key != "head_dim"}
     config = CONFIG_MAPPING[case.model_type](**{**sizes, **case.config})
@@ -324,9 +351,8 @@ def generate(case, directory):
 
 def main(directory):
     """Generate every case."""
-    sys.path.insert(0, str(ROOT / "src"))
-    import torch
-    import transformers
+    import torch  # noqa: PLC0415 - the tests import this file without it
+    import transformers  # noqa: PLC0415 - the tests import this file without it
 
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
