@@ -1,0 +1,233 @@
+"""Text to token ids and back, for one model."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from caudal.errors import InvalidParameter, TemplateError
+from caudal.tokenizer.control_text import hide_control_text
+from caudal.tokenizer.detokenizer import Detokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import tokenizers
+
+    from caudal.tokenizer.chat_template import ChatTemplate
+
+_NO_TEMPLATE = (
+    "this model has no chat template, it is a base model: use /v1/completions with a plain prompt, or an "
+    "instruction-tuned version of the model"
+)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The tokens at the ends of texts.
+
+    Attributes:
+        first_id: put before a prompt.
+        last_id: put after a prompt (embedding models).
+        stop_ids: each ends an answer.
+    """
+
+    bos_id: int | None
+    eos_id: int | None
+    first_id: int | None
+    last_id: int | None
+    stop_ids: tuple[int, ...]
+
+
+class TextEncoder:
+    """Text to ids, with or without an eye for control tokens.
+
+    Args:
+        plain: knows visible added tokens only.
+        parsing: knows control tokens as well.
+        control_ids: text of every control token -> id.
+    """
+
+    def __init__(
+        self, plain: tokenizers.Tokenizer, parsing: tokenizers.Tokenizer, control_ids: Mapping[str, int]
+    ) -> None:
+        self._plain = plain
+        self._parsing = parsing
+        self._control_ids = control_ids
+        self.special_ids = frozenset(control_ids.values())
+
+    @cached_property
+    def control_pattern(self) -> re.Pattern[str]:
+        """Matches the text of any control token, the longest where several begin."""
+        texts = sorted(self._control_ids, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, texts)) if texts else r"(?!)")
+
+    def encode_parsing(self, text: str) -> list[int]:
+        """Encode; text of a control token becomes that token."""
+        return list(self._parsing.encode(_valid_text(text), add_special_tokens=False).ids)
+
+    def encode_plain(self, text: str) -> list[int]:
+        """Encode; no control token comes out, whatever the text says."""
+        text = _valid_text(text)
+        ids = list(self._plain.encode(text, add_special_tokens=False).ids)
+        if self.special_ids.isdisjoint(ids):
+            return ids
+        # A vocabulary that takes whole words as tokens took a control token's text as a word: cut each of them.
+        cuts = [0, *(match.start() + 1 for match in self.control_pattern.finditer(text)), len(text)]
+        pieces = [text[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+        return [i for piece in pieces for i in self._plain.encode(piece, add_special_tokens=False).ids]
+
+    def encode_with_hidden(self, text: str, hidden: Mapping[str, str]) -> list[int]:
+        """Encode like encode_parsing a text in which single characters stand in for those of users' control texts.
+
+        Args:
+            text: with stand-ins.
+            hidden: stand-in -> the character that it hides. Control tokens are found first, then put back.
+        """
+        restore = str.maketrans(dict(hidden))
+        ids: list[int] = []
+        begin = 0
+        for match in self.control_pattern.finditer(text):
+            if match.start() > begin:
+                ids += self.encode_plain(text[begin : match.start()].translate(restore))
+            ids.append(self._control_ids[match[0]])
+            begin = match.end()
+        if begin < len(text):
+            ids += self.encode_plain(text[begin:].translate(restore))
+        return ids
+
+
+class Tokenizer:
+    """One model's tokenizer. Safe to share between threads.
+
+    Args:
+        encoder: text to ids.
+        tokens: text of every id, as the vocabulary spells it.
+        pieces: token id -> bytes; raises InvalidParameter for an id out of range.
+        drop_space: decoding leaves out the first space of a text.
+        bounds: tokens at the ends of texts.
+        chat_template: None for a base model.
+    """
+
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        *,
+        tokens: Sequence[str],
+        pieces: Mapping[int, bytes],
+        drop_space: bool,
+        bounds: Bounds,
+        chat_template: ChatTemplate | None,
+    ) -> None:
+        self._encoder = encoder
+        self._tokens = tokens
+        self._pieces = pieces
+        self._drop_space = drop_space
+        self._bounds = bounds
+        self.chat_template = chat_template
+        self.special_ids = encoder.special_ids
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+        return len(self._tokens)
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The token that begins a text, None if the model has none."""
+        return self._bounds.bos_id
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Every token that ends an answer, sorted."""
+        return self._bounds.stop_ids
+
+    @property
+    def bos_token(self) -> str:
+        """Text of the token that begins a text, "" if the model has none."""
+        return "" if self._bounds.bos_id is None else self._tokens[self._bounds.bos_id]
+
+    @property
+    def eos_token(self) -> str:
+        """Text of the token that the file calls its end, "" if it names none."""
+        return "" if self._bounds.eos_id is None else self._tokens[self._bounds.eos_id]
+
+    def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = False) -> list[int]:
+        """Return the token ids of a text.
+
+        Args:
+            text: half surrogate pairs become U+FFFD.
+            add_special_tokens: put the tokens around it that the model expects around a prompt. A first token that
+                is already there is not doubled.
+            parse_special: text of a control token becomes that token. Never for text from a user.
+        """
+        ids = self._encoder.encode_parsing(text) if parse_special else self._encoder.encode_plain(text)
+        return self._bounded(ids) if add_special_tokens else ids
+
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        **kwargs: Any,
+    ) -> list[int]:
+        """Return the token ids of a conversation.
+
+        The template's own control tokens become tokens; the same text inside a message or a tool stays text. Other
+        keyword arguments go to ChatTemplate.render. Raises TemplateError.
+        """
+        if self.chat_template is None:
+            raise TemplateError(_NO_TEMPLATE, parameter="messages")
+        safe = hide_control_text(messages, tools, kwargs, pattern=self._encoder.control_pattern)
+        text = self.chat_template.render(
+            safe.messages, tools=safe.tools, add_generation_prompt=add_generation_prompt, **safe.kwargs
+        )
+        if not safe.hidden:
+            return self.encode(text, parse_special=True)
+        return self._bounded(self._encoder.encode_with_hidden(text, safe.hidden))
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of token ids: what a Detokenizer gives for them. Bytes that are no UTF-8 become U+FFFD."""
+        detokenizer = self.detokenizer((), skip_special_tokens=skip_special_tokens)
+        return detokenizer.push(token_ids) + detokenizer.flush()
+
+    def detokenizer(self, prompt_ids: Sequence[int] = (), *, skip_special_tokens: bool = True) -> Detokenizer:
+        """Return a Detokenizer for the answer to a prompt."""
+        return Detokenizer(
+            self._pieces,
+            hidden_ids=self.special_ids if skip_special_tokens else frozenset(),
+            drop_space=self._drop_space,
+            prompt_ids=prompt_ids,
+        )
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that a token stands for. Raises InvalidParameter if there is no such token."""
+        return self._pieces[token_id]
+
+    def token_text(self, token_id: int) -> str:
+        """Return a token as the vocabulary spells it. Raises InvalidParameter if there is no such token."""
+        if not 0 <= token_id < len(self._tokens):
+            message = f"token id {token_id} is out of range; this model has ids 0 to {len(self._tokens) - 1}"
+            raise InvalidParameter(message)
+        return self._tokens[token_id]
+
+    def _bounded(self, ids: list[int]) -> list[int]:
+        """Put the first and the last token around ids, unless they are there."""
+        first, last = self._bounds.first_id, self._bounds.last_id
+        if first is not None and ids[:1] != [first]:
+            ids = [first, *ids]
+        if last is not None and ids[-1:] != [last]:
+            ids = [*ids, last]
+        return ids
+
+
+def _valid_text(text: str) -> str:
+    """Return text without halves of surrogate pairs, which JSON can hold and UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
