@@ -92,7 +92,7 @@ def run(arguments: list[str]) -> int:
         return MISUSED if isinstance(error, click.UsageError | ConfigError | InvalidParameter) else FAILED
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # click meets a broken pipe first and exits; nothing else here exits
         _forget_stdout()
         return DONE
     return status if isinstance(status, int) else DONE

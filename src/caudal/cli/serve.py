@@ -1,0 +1,91 @@
+"""`caudal serve MODEL`: the OpenAI API over HTTP."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import click
+
+from caudal.cli.options import ModelFirst, chain, engine_options, model_option, option
+from caudal.config import EngineConfig, check_environment
+from caudal.hub.resolve import resolve
+from caudal.server.settings import ServedModel, ServerSettings
+
+# fmt: off
+capacity_options = chain(
+    option(EngineConfig, "max_num_seqs", "--max-num-seqs", "--parallel", type=int, help="Most sequences in one step."),
+    option(EngineConfig, "max_num_batched_tokens", "--max-num-batched-tokens", type=int,
+           help="Most tokens in one step."),
+    option(EngineConfig, "max_queue_len", "--max-queue-len", type=int,
+           help="Most requests waiting; the next is refused with 429."),
+    option(EngineConfig, "block_size", "--block-size", type=int, help="Tokens in a KV cache block: 16 or 32."),
+    option(EngineConfig, "kv_cache_bytes", "--kv-cache-bytes", type=int, none="planned from free memory",
+           help="Address space for the KV cache; memory is touched as it is used."),
+    option(EngineConfig, "enable_prefix_caching", "--enable-prefix-caching/--no-enable-prefix-caching",
+           help="Reuse the KV cache of a common beginning."),
+)
+
+listening_options = chain(
+    click.option("--host", default=ServerSettings.host, show_default=True, help="Address to listen on."),
+    click.option("--port", type=click.IntRange(0, 65535), default=ServerSettings.port, show_default=True,
+                 help="Port to listen on; 0 takes a free one."),
+    click.option("--api-key", "api_keys", multiple=True, metavar="KEY",
+                 help="Key that clients must send. May be repeated."),
+    click.option("--api-key-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                 help="File with a key in each line: unlike --api-key, not visible in the list of processes."),
+    click.option("--insecure-no-key", is_flag=True, help="Listen beyond this machine although there is no key."),
+    click.option("--allowed-origin", "allowed_origins", multiple=True, metavar="ORIGIN",
+                 help="Web origin whose pages may call the server; * is any. May be repeated."),
+    click.option("--served-model-name", "names", multiple=True, metavar="NAME",
+                 help="The model's name in the API. May be repeated: the first is listed.  [default: from MODEL]"),
+)
+# fmt: on
+
+
+def served_model(model: str, path: Path, names: tuple[str, ...]) -> ServedModel:
+    """Name the model as asked, or as the user named it; a path stands for its file."""
+    if names:
+        return ServedModel(name=names[0], aliases=names[1:])
+    return ServedModel(name=path.stem if Path(model).expanduser().exists() else model)
+
+
+def read_keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
+    """Join the keys of the command line and of a file; empty lines do not count."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file is not None else []
+    return tuple(key.strip() for key in (*given, *lines) if key.strip())
+
+
+@click.command(cls=ModelFirst)
+@click.argument("model")
+@model_option
+@listening_options
+@engine_options
+@capacity_options
+@click.option("--verbose", is_flag=True, help="Log every start and stop, not only what is wrong.")
+def command(
+    *,
+    model: str,
+    names: tuple[str, ...],
+    api_keys: tuple[str, ...],
+    api_key_file: Path | None,
+    verbose: bool,
+    **values: Any,
+) -> None:
+    """Serve MODEL over the OpenAI API, with continuous batching.
+
+    Ctrl-C lets open requests finish; a second one leaves at once.
+    """  # fmt: skip
+    from caudal.server.launch import serve  # noqa: PLC0415 - a wrong flag is told before the server is imported
+
+    logging.basicConfig(
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO if verbose else logging.WARNING
+    )
+    check_environment()
+    path = resolve(model)
+    settings = ServerSettings(
+        api_keys=read_keys(api_keys, api_key_file),
+        **{name: values.pop(name) for name in ("host", "port", "insecure_no_key", "allowed_origins")},
+    )
+    serve(EngineConfig(model_path=str(path), **values), settings, served_model(model, path, names))
