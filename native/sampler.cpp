@@ -14,6 +14,8 @@ namespace {
 constexpr float kFarBehind = 30.0f;
 // Most draws fall on the likeliest few, so only these are sorted at first.
 constexpr size_t kSortedAtFirst = 256;
+// What a row without a finite logit gives.
+constexpr int32_t kNoToken = -1;
 
 bool likelier(const Candidate& a, const Candidate& b) {
   return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
@@ -29,7 +31,7 @@ int32_t first_index_of(const float* x, int n, float value) {
   for (int i = 0; i < n; ++i) {
     if (x[i] == value) return i;
   }
-  return 0;  // all NaN
+  return kNoToken;
 }
 
 // Candidates in order of likelihood, sorted only as far as they are asked for.
@@ -45,6 +47,7 @@ class Ranking {
   void truncate(size_t n) {
     sort_to(n);
     candidates_.resize(std::min(n, candidates_.size()));
+    sorted_ = std::min(sorted_, candidates_.size());
   }
 
  private:
@@ -64,11 +67,11 @@ class Ranking {
 
 // Locally typical sampling: keep those whose surprise is nearest to the entropy, until their mass reaches p.
 // Source: Meister et al., "Locally typical sampling", 2022.
-void keep_typical(std::vector<Candidate>& candidates, float inverse_temperature, float p) {
+void keep_typical(std::vector<Candidate>& candidates, double temperature, double p) {
   std::vector<double> weights;
   double total = 0.0;
   for (const Candidate& c : candidates) {
-    weights.push_back(std::exp(static_cast<double>((c.logit - candidates[0].logit) * inverse_temperature)));
+    weights.push_back(std::exp((static_cast<double>(c.logit) - static_cast<double>(candidates[0].logit)) / temperature));
     total += weights.back();
   }
   double entropy = 0.0;
@@ -82,7 +85,7 @@ void keep_typical(std::vector<Candidate>& candidates, float inverse_temperature,
   for (size_t i : order) {
     kept.push_back(candidates[i]);
     mass += weights[i];
-    if (mass >= static_cast<double>(p) * total) break;
+    if (mass >= p * total) break;
   }
   std::sort(kept.begin(), kept.end(), likelier);
   candidates = std::move(kept);
@@ -118,7 +121,8 @@ const float* Sampler::edited_logits(const SamplingArgs& a, int row, Workspace& w
   for (int i = history_begin; i < history_end; ++i) {
     const auto id = static_cast<size_t>(a.history_ids[i]);
     if (w.counts[id] > 0) {
-      w.logits[id] -= a.presence_penalty[row] + a.frequency_penalty[row] * static_cast<float>(w.counts[id]);
+      w.logits[id] -= a.frequency_penalty[row] * static_cast<float>(w.counts[id]);
+      w.logits[id] -= a.presence_penalty[row];
       w.counts[id] = 0;
     }
   }
@@ -128,61 +132,98 @@ const float* Sampler::edited_logits(const SamplingArgs& a, int row, Workspace& w
   return w.logits.data();
 }
 
+namespace {
+
+// Draws from one row's distribution: candidates with their weights relative to the likeliest.
+class Draw {
+ public:
+  Draw(const SamplingArgs& args, int row, float best, std::vector<Candidate>& candidates)
+      : a_(args), row_(row), best_(best), candidates_(candidates), ranking_(candidates) {}
+
+  double weight(const Candidate& c) const {
+    return std::exp((static_cast<double>(c.logit) - static_cast<double>(best_)) /
+                    static_cast<double>(a_.temperature[row_]));
+  }
+
+  // `total` is the weight of the whole vocabulary.
+  void truncate(double total) {
+    if (a_.top_k[row_] > 0) {
+      if (static_cast<size_t>(a_.top_k[row_]) < ranking_.size()) ranking_.truncate(static_cast<size_t>(a_.top_k[row_]));
+      total = sum();
+    }
+    size_t keep = ranking_.size();
+    if (a_.top_p[row_] < 1.0f) {
+      double mass = 0.0, wanted = static_cast<double>(a_.top_p[row_]) * total;
+      for (keep = 0; keep < ranking_.size() && (keep == 0 || mass < wanted);) mass += weight(ranking_[keep++]);
+    }
+    if (a_.min_p[row_] > 0.0f) {
+      size_t likely = 1;
+      while (likely < keep && weight(ranking_[likely]) >= static_cast<double>(a_.min_p[row_])) ++likely;
+      keep = std::min(keep, likely);
+    }
+    if (keep < ranking_.size()) ranking_.truncate(keep);
+    if (a_.typical_p[row_] < 1.0f) {
+      ranking_.truncate(ranking_.size());
+      keep_typical(candidates_, static_cast<double>(a_.temperature[row_]), static_cast<double>(a_.typical_p[row_]));
+    }
+  }
+
+  // `total` is the weight of the candidates that are left.
+  int32_t pick(double total) {
+    const double target = Sampler::uniform(a_.seeds[row_], a_.positions[row_]) * total;
+    double running = 0.0;
+    for (size_t i = 0; i < ranking_.size(); ++i) {
+      running += weight(ranking_[i]);
+      if (running > target) return ranking_[i].id;
+    }
+    return ranking_[ranking_.size() - 1].id;
+  }
+
+  double sum() const {
+    double total = 0.0;
+    for (const Candidate& c : candidates_) total += weight(c);
+    return total;
+  }
+
+ private:
+  const SamplingArgs& a_;
+  int row_;
+  float best_;
+  std::vector<Candidate>& candidates_;
+  Ranking ranking_;
+};
+
+}  // namespace
+
 int32_t Sampler::choose(const SamplingArgs& a, int row, const float* logits, Workspace& w) const {
   const float best = kernels_.elementwise.max_value(logits, a.vocabulary);
   const float temperature = a.temperature[row];
-  if (temperature <= 0.0f || !std::isfinite(best)) return first_index_of(logits, a.vocabulary, best);
-  const float inverse = 1.0f / temperature;
-  const float behind = a.min_p[row] > 0.0f ? std::min(kFarBehind, -std::log(a.min_p[row])) : kFarBehind;
+  if (!std::isfinite(best)) return kNoToken;
+  if (temperature <= 0.0f) return first_index_of(logits, a.vocabulary, best);
+  // top_p counts the mass of all top_k tokens, also of those that min_p will drop.
+  const bool need_all = a.top_k[row] > 0 && a.top_p[row] < 1.0f;
+  const float behind = a.min_p[row] > 0.0f && !need_all ? std::min(kFarBehind, -std::log(a.min_p[row])) : kFarBehind;
   // A hair lower than min_p's own limit; the exact comparison follows on the few that are left.
-  const float lowest = best - behind * temperature * 1.00001f - 1e-6f;
+  const float lowest = best - behind * temperature * 1.0001f - 1e-6f;
   w.candidates.clear();
   for (int i = 0; i < a.vocabulary; ++i) {
     if (logits[i] >= lowest) w.candidates.push_back({logits[i], i});
   }
-  Ranking ranking(w.candidates);
-  auto weight = [&](const Candidate& c) { return std::exp((c.logit - best) * inverse); };
-
-  if (a.top_k[row] > 0) ranking.truncate(static_cast<size_t>(a.top_k[row]));
-  size_t keep = ranking.size();
-  if (a.top_p[row] < 1.0f) {
-    double total = 0.0;
-    if (a.top_k[row] > 0) {
-      for (const Candidate& c : w.candidates) total += static_cast<double>(weight(c));
-    } else {
-      total = static_cast<double>(kernels_.elementwise.exp_sum(logits, a.vocabulary, inverse, best * inverse));
-    }
-    double mass = 0.0;
-    for (keep = 0; keep < ranking.size();) {
-      mass += static_cast<double>(weight(ranking[keep++]));
-      if (mass >= static_cast<double>(a.top_p[row]) * total) break;
-    }
-  }
-  if (a.min_p[row] > 0.0f) {
-    size_t likely = 0;
-    while (likely < keep && weight(ranking[likely]) >= a.min_p[row]) ++likely;
-    keep = std::max<size_t>(likely, 1);
-  }
-  if (keep < ranking.size()) ranking.truncate(keep);
-  if (a.typical_p[row] < 1.0f) {
-    ranking.truncate(ranking.size());
-    keep_typical(w.candidates, inverse, a.typical_p[row]);
-  }
+  Draw draw(a, row, best, w.candidates);
+  const bool whole = a.top_k[row] <= 0 && a.min_p[row] <= 0.0f;
   double total = 0.0;
-  for (const Candidate& c : w.candidates) total += static_cast<double>(weight(c));
-  double target = uniform(a.seeds[row], a.positions[row]) * total, running = 0.0;
-  for (size_t i = 0; i < ranking.size(); ++i) {
-    const Candidate& c = ranking[i];
-    running += static_cast<double>(weight(c));
-    if (running > target) return c.id;
+  if (whole || (a.top_k[row] <= 0 && a.top_p[row] < 1.0f)) {
+    total = kernels_.elementwise.exp_sum(logits, a.vocabulary, 1.0f / temperature, best / temperature);
   }
-  return ranking[ranking.size() - 1].id;
+  draw.truncate(total);
+  const bool truncated = !whole || a.top_p[row] < 1.0f || a.typical_p[row] < 1.0f;
+  return draw.pick(truncated ? draw.sum() : total);
 }
 
 void Sampler::report(const SamplingArgs& a, int row, const SamplingResult& result, Workspace& w) const {
   const float* raw = a.logits + static_cast<size_t>(a.rows[row]) * a.logits_stride;
   const float best = kernels_.elementwise.max_value(raw, a.vocabulary);
-  const float log_total = best + std::log(kernels_.elementwise.exp_sum(raw, a.vocabulary, 1.0f, best));
+  const float log_total = best + static_cast<float>(std::log(kernels_.elementwise.exp_sum(raw, a.vocabulary, 1.0f, best)));
   const float chosen = raw[result.token_ids[row]];
   int32_t rank = 1;
   for (int i = 0; i < a.vocabulary; ++i) rank += raw[i] > chosen ? 1 : 0;
@@ -215,7 +256,7 @@ void Sampler::sample(const SamplingArgs& args, const SamplingResult& result) {
     Workspace& w = workspaces_[static_cast<size_t>(thread)];
     for (int row; (row = next.fetch_add(1)) < args.num_rows;) {
       result.token_ids[row] = choose(args, row, edited_logits(args, row, w), w);
-      if (args.num_logprobs[row] >= 0) report(args, row, result, w);
+      if (args.num_logprobs[row] >= 0 && result.token_ids[row] != kNoToken) report(args, row, result, w);
     }
   };
   if (args.num_rows == 1) return work(0);

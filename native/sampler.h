@@ -39,7 +39,7 @@ struct SamplingArgs {
 };
 
 struct SamplingResult {
-  int32_t* token_ids;   // [num_rows]
+  int32_t* token_ids;   // [num_rows]; -1 for a row without a finite logit
   float* logprobs;      // [num_rows]
   int32_t* ranks;       // [num_rows]
   int32_t* top_ids;     // [num_rows][max_logprobs]
@@ -67,7 +67,6 @@ class Sampler {
     std::vector<float> logits;
     std::vector<int32_t> counts;
     std::vector<Candidate> candidates;
-    std::vector<float> weights;
   };
 
   const float* edited_logits(const SamplingArgs& args, int row, Workspace& w) const;

@@ -20,7 +20,7 @@ struct ElementwiseKernels {
   void (*softcap)(const float* x, float* out, int n, float cap);
   // Sampling: largest value of n logits (n any), and exp(x * scale - shift) summed in a fixed order.
   float (*max_value)(const float* x, int n);
-  float (*exp_sum)(const float* x, int n, float scale, float shift);
+  double (*exp_sum)(const float* x, int n, float scale, float shift);
 };
 
 }  // namespace caudal

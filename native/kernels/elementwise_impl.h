@@ -108,15 +108,21 @@ float max_value(const float* x, int n) {
   return best;
 }
 
-float exp_sum(const float* x, int n, float scale, float shift) {
-  VecF s = set1(0.0f), a = set1(scale), b = set1(-shift);
+// Short float sums into a double: a vocabulary has too many terms for one float.
+double exp_sum(const float* x, int n, float scale, float shift) {
+  constexpr int kRun = 256;
+  const VecF a = set1(scale), b = set1(-shift);
+  double total = 0.0;
   int i = 0;
-  for (; i + kLanes <= n; i += kLanes) s = add(s, exp(fma(load(x + i), a, b)));
-  float total = reduce_add(s);
-  float tail[kLanes];
+  while (i + kLanes <= n) {
+    VecF s = set1(0.0f);
+    for (int end = i + kRun; i < end && i + kLanes <= n; i += kLanes) s = add(s, exp(fma(load(x + i), a, b)));
+    total += static_cast<double>(reduce_add(s));
+  }
+  float last[kLanes];
   for (; i < n; ++i) {
-    store(tail, exp(set1(__builtin_fmaf(x[i], scale, -shift))));
-    total += tail[0];
+    store(last, exp(set1(__builtin_fmaf(x[i], scale, -shift))));
+    total += static_cast<double>(last[0]);
   }
   return total;
 }

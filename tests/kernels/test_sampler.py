@@ -1,0 +1,122 @@
+"""The native sampler against its specification, on every instruction set."""
+
+import numpy as np
+import pytest
+
+_native = pytest.importorskip("caudal._native", reason="the native module is not built")
+
+from caudal.backends.base import SampleOutput, SamplingBatch
+from caudal.backends.reference_sampling import sample_rows, uniform
+
+NUM_ROWS = 48
+PARAMETERS = {
+    "greedy": {"temperature": 0.0},
+    "plain": {},
+    "hot": {"temperature": 3.0},
+    "top_k": {"top_k": 5},
+    "top_k of one": {"top_k": 1},
+    "top_p": {"top_p": 0.7},
+    "min_p": {"min_p": 0.1},
+    "typical_p": {"typical_p": 0.6},
+    "all": {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "min_p": 0.02, "typical_p": 0.95},
+    "penalties": {"repetition_penalty": 1.5, "presence_penalty": 0.7, "frequency_penalty": 0.3},
+}
+
+
+def sampling_batch(vocabulary, seed, *, history=False, bias=False, num_logprobs=4, **parameters):
+    random = np.random.default_rng(seed)
+    n = NUM_ROWS
+
+    def floats(name, default):
+        return np.full(n, parameters.get(name, default), np.float32)
+
+    lengths = random.integers(0, 30, n) if history else np.zeros(n, np.int64)
+    biases = random.integers(0, 4, n) if bias else np.zeros(n, np.int64)
+    return SamplingBatch(
+        temperature=floats("temperature", 1.0),
+        top_k=np.full(n, parameters.get("top_k", 0), np.int32),
+        top_p=floats("top_p", 1.0),
+        min_p=floats("min_p", 0.0),
+        typical_p=floats("typical_p", 1.0),
+        repetition_penalty=floats("repetition_penalty", 1.0),
+        presence_penalty=floats("presence_penalty", 0.0),
+        frequency_penalty=floats("frequency_penalty", 0.0),
+        seeds=random.integers(0, 2**63, n).astype(np.uint64) * np.uint64(2) + np.uint64(1),
+        positions=random.integers(0, 2**40, n),
+        history_starts=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
+        num_prompt=(lengths // 2).astype(np.int32),
+        history_ids=random.integers(0, min(vocabulary, 40), lengths.sum()).astype(np.int32),
+        bias_starts=np.concatenate([[0], np.cumsum(biases)]).astype(np.int32),
+        bias_ids=random.integers(0, vocabulary, biases.sum()).astype(np.int32),
+        bias_values=random.choice([5.0, -3.0, -np.inf], biases.sum()).astype(np.float32),
+        num_logprobs=np.full(n, num_logprobs, np.int32),
+        rows=random.permutation(n).astype(np.int32),
+    )
+
+
+@pytest.fixture(scope="module", params=_native.available_isas())
+def sampler(request):
+    return _native.Sampler(request.param, _native.ThreadPool(2))
+
+
+@pytest.mark.parametrize("vocabulary", [1, 7, 320, 5003])
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_sampler_follows_the_specification(sampler, name, vocabulary):
+    logits = np.random.default_rng(vocabulary).normal(0, 3, (NUM_ROWS, vocabulary)).astype(np.float32)
+    logits = np.round(logits, 2)  # makes ties
+    batch = sampling_batch(
+        vocabulary, 1, history=name == "penalties", bias=vocabulary > 100, num_logprobs=4, **PARAMETERS[name]
+    )
+    expected, found = sample_rows(logits, batch), SampleOutput(*sampler.sample(logits, batch))
+    np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+    np.testing.assert_array_equal(found.ranks, expected.ranks)
+    np.testing.assert_allclose(found.logprobs, expected.logprobs, atol=2e-5)
+    width = min(4, vocabulary)
+    np.testing.assert_array_equal(found.top_ids[:, :width], expected.top_ids[:, :width])
+    np.testing.assert_allclose(found.top_logprobs[:, :width], expected.top_logprobs[:, :width], atol=2e-5)
+
+
+def test_draws_have_the_right_frequencies(sampler):
+    """20,000 draws from one distribution: every frequency within five standard deviations."""
+    probabilities = np.array([0.5, 0.25, 0.15, 0.07, 0.03])
+    logits = np.tile(np.log(probabilities).astype(np.float32), (NUM_ROWS, 1))
+    counts = np.zeros(5)
+    rounds = 400
+    for seed in range(rounds):
+        tokens = sampler.sample(logits, sampling_batch(5, seed, num_logprobs=-1))[0]
+        counts += np.bincount(tokens, minlength=5)
+    total = rounds * NUM_ROWS
+    deviation = np.sqrt(total * probabilities * (1 - probabilities))
+    assert np.all(np.abs(counts - total * probabilities) < 5 * deviation)
+
+
+def test_random_numbers_are_the_specified_ones():
+    for seed, position in [(0, 0), (1, 2), (2**64 - 1, 2**40), (12345, 7)]:
+        assert _native.Sampler.uniform(seed, position) == uniform(seed, position)
+
+
+def test_a_row_without_finite_logits_has_no_token(sampler):
+    logits = np.zeros((NUM_ROWS, 10), np.float32)
+    batch = sampling_batch(10, 3, temperature=0.0)
+    logits[batch.rows[5]] = np.nan
+    logits[batch.rows[6]] = -np.inf
+    tokens = sampler.sample(logits, batch)[0]
+    assert tokens[5] == tokens[6] == -1
+    assert np.all(np.delete(tokens, [5, 6]) == 0)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("rows", np.full(NUM_ROWS, NUM_ROWS, np.int32)),
+        ("bias_ids", np.array([99], np.int32)),
+        ("history_starts", np.zeros(3, np.int32)),
+        ("top_p", np.ones(2, np.float32)),
+    ],
+)
+def test_inconsistent_arrays_are_refused(sampler, field, value):
+    import dataclasses
+
+    batch = dataclasses.replace(sampling_batch(10, 3), **{field: value})
+    with pytest.raises(ValueError, match=r"expected|outside|row"):
+        sampler.sample(np.zeros((NUM_ROWS, 10), np.float32), batch)
