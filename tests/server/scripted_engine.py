@@ -80,7 +80,7 @@ class ScriptedEngine:
         self._start()
         for word in ("crash", "die", "hang"):
             if any(word in script.text for script in self.running):
-                {"crash": lambda: 1 // 0, "die": lambda: os._exit(9), "hang": lambda: time.sleep(3)}[word]()
+                {"crash": lambda: 1 // 0, "die": lambda: os._exit(9), "hang": lambda: time.sleep(1)}[word]()
         if any(script.slow for script in self.running):
             time.sleep(0.02)
         return [self._advance(script) for script in list(self.running)]
