@@ -4,7 +4,8 @@ A sequence starts when the blocks for all its known tokens are free, beside thos
 need for theirs and one block of growth for each. This keeps preemption rare; it is not what keeps things correct.
 
 One that does not fit lets smaller ones past, but only `MAX_OVERTAKES` of them: then everyone of its priority or less
-waits until it starts. So it neither blocks the queue nor starves.
+waits until it starts. So it neither blocks the queue nor starves. Nobody is let past one that was preempted: that
+would evict the work it left in the prefix cache.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Admission:
                 self._note_start(seq)
                 return Start(seq, num_hit_blocks, victims)
             misfits.append(seq)
-            if len(misfits) == MAX_MISFITS:
+            if len(misfits) == MAX_MISFITS or seq.has_started:
                 break
         if self._stuck is None and misfits:
             self._stuck = min(misfits, key=lambda seq: seq.rank)

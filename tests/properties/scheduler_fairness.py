@@ -1,0 +1,171 @@
+"""Small scenes in which an unfair scheduler makes somebody wait too long. Each takes the core to be judged."""
+
+from __future__ import annotations
+
+from scheduler_traces import CORE
+
+
+class Scene:
+    """A scheduler whose sequences always sample token 0, and the step in which each request got its first token."""
+
+    def __init__(self, core, num_blocks=1000, **config):
+        self.core = core
+        self.scheduler = core.Scheduler(
+            core.SchedulerConfig(**{"block_size": 4, "max_model_len": 2000, "max_queue_len": 1000, **config}),
+            (core.KVGroup(num_blocks),),
+        )
+        self.first_token, self.num_tokens, self.finished, self.steps = {}, {}, {}, 0
+        self.next_prompt_token = 10
+
+    def add(self, request_id, num_prompt_tokens, **more):
+        prompt = tuple(range(self.next_prompt_token, self.next_prompt_token + num_prompt_tokens))
+        self.next_prompt_token += num_prompt_tokens
+        request = {"prompt_token_ids": prompt, "max_tokens": 2, **more}
+        self.scheduler.add(self.core.Request(request_id=request_id, **request))
+
+    def step(self):
+        plan = self.scheduler.schedule()
+        self.steps += 1
+        for update in self.scheduler.commit(plan, [0] * len(plan.sampling_rows)):
+            self.first_token.setdefault(update.request_id, self.steps)
+            self.num_tokens[update.request_id] = self.num_tokens.get(update.request_id, 0) + len(update.new_token_ids)
+            if update.finish_reason:
+                self.finished[update.request_id] = self.steps
+        return plan
+
+
+def a_long_prompt_does_not_stall_a_short_one(core=CORE):
+    scene = Scene(core, max_num_seqs=8, max_num_batched_tokens=32)
+    scene.add("long", 1000)
+    scene.step()
+    scene.add("short", 10)
+    while "short" not in scene.first_token:
+        scene.step()
+    assert scene.first_token["short"] <= 3, "a short prompt waited for a long one"
+
+
+def short_prompts_do_not_starve_a_long_one(core=CORE):
+    scene = Scene(core, max_num_seqs=8, max_num_batched_tokens=32)
+    scene.add("long", 480)
+    for index in range(60):
+        scene.add(f"short {index}", 30, max_tokens=1)
+        scene.step()
+        if "long" in scene.first_token:
+            return
+    raise AssertionError("a long prompt starved")
+
+
+def decoding_goes_on_during_a_long_prompt(core=CORE):
+    scene = Scene(core, max_num_seqs=8, max_num_batched_tokens=16)
+    scene.add("chat", 4, max_tokens=100)
+    scene.step()
+    scene.add("long", 600)
+    for _ in range(20):
+        plan = scene.step()
+        assert any(row.seq_id == 0 and row.samples for row in plan.rows), "a decoding sequence missed a step"
+
+
+def a_busy_tenant_does_not_take_the_tokens_of_another(core=CORE):
+    scene = Scene(core, max_num_seqs=16, max_num_batched_tokens=64)
+    for index in range(12):
+        scene.add(f"busy {index}", 200, tenant="busy")
+    scene.step()
+    scene.add("quiet", 96, tenant="quiet")
+    while "quiet" not in scene.first_token:
+        scene.step()
+    # 96 tokens at half of 64 a step, and the quantum's rounding.
+    assert scene.first_token["quiet"] <= 6, "a busy tenant took the tokens of a quiet one"
+
+
+def a_busy_tenant_does_not_take_the_slots_of_another(core=CORE):
+    scene = Scene(core, max_num_seqs=2, max_num_batched_tokens=64)
+    for index in range(40):
+        scene.add(f"busy {index}", 8, tenant="busy", max_tokens=4)
+    scene.step()
+    scene.add("quiet", 8, tenant="quiet")
+    while "quiet" not in scene.first_token:
+        scene.step()
+    assert scene.first_token["quiet"] <= 8, "a busy tenant took the slots of a quiet one"
+
+
+def tenants_get_equal_shares(core=CORE):
+    scene = Scene(core, num_blocks=4000, max_num_seqs=30, max_num_batched_tokens=50)
+    tenants = {}
+    for index, (tenant, count) in enumerate([("a", 9), ("b", 3), ("c", 1)]):
+        for number in range(count):
+            tenants[scene.scheduler._next_seq_id] = tenant
+            scene.add(f"{index} {number}", 1500 // count, tenant=tenant)
+    computed = dict.fromkeys("abc", 0)
+    for _ in range(30):
+        for row in scene.step().rows:
+            computed[tenants[row.seq_id]] += row.num_tokens
+    assert max(computed.values()) - min(computed.values()) <= 2 * 4, f"unequal shares: {computed}"
+
+
+def a_request_that_does_not_fit_lets_others_past_but_not_for_ever(core=CORE):
+    scene = Scene(core, num_blocks=20, max_num_seqs=4, max_num_batched_tokens=64)
+    scene.add("running", 20, max_tokens=30)
+    scene.step()
+    scene.add("large", 70)
+    for index in range(40):
+        scene.add(f"small {index}", 8, max_tokens=4)
+        scene.step()
+        if "large" in scene.first_token:
+            break
+    assert "large" in scene.first_token, "a large request starved"
+    assert scene.first_token["small 0"] < scene.first_token["large"], "a large request blocked the queue"
+
+
+def an_urgent_request_takes_the_place_of_others(core=CORE):
+    scene = Scene(core, max_num_seqs=2, max_num_batched_tokens=64)
+    for index in range(4):
+        scene.add(f"patient {index}", 8, max_tokens=50, priority=1)
+    scene.step()
+    scene.add("urgent", 8, priority=0)
+    scene.step()
+    assert scene.first_token.get("urgent") == 2, "an urgent request waited for a slot"
+    scene = Scene(core, num_blocks=20, max_num_seqs=4, max_num_batched_tokens=80)
+    scene.add("patient", 70, max_tokens=10, priority=1)
+    scene.step()
+    scene.add("urgent", 30, priority=0)
+    scene.step()
+    assert scene.first_token.get("urgent") == 2, "an urgent request waited for blocks"
+
+
+def a_preempted_request_keeps_its_place_and_its_work(core=CORE):
+    scene = Scene(core, num_blocks=12, max_num_seqs=3, max_num_batched_tokens=64)
+    scene.add("first", 16, max_tokens=20)
+    scene.add("second", 16, max_tokens=20)
+    scene.add("third", 16, max_tokens=20)
+    num_computed = 0
+    while scene.scheduler.has_work:
+        num_computed += scene.step().num_tokens
+    assert scene.scheduler.stats().num_preemptions > 0, "the scene is too roomy"
+    assert scene.finished["first"] <= scene.finished["second"] <= scene.finished["third"], "a place was lost"
+    # 3 x 35 tokens, and what preemption may cost.
+    assert num_computed <= 105 + 30, "preemption wasted work"
+
+
+def identical_prompts_that_arrive_together_are_computed_once(core=CORE):
+    scene = Scene(core, max_num_seqs=8, max_num_batched_tokens=32)
+    for index in range(8):
+        scene.next_prompt_token = 10
+        scene.add(f"same {index}", 64, max_tokens=2)
+    num_computed = 0
+    while scene.scheduler.has_work:
+        num_computed += scene.step().num_tokens
+    assert num_computed <= 64 + 7 * 4 + 8, "a common prompt was computed more than once"
+
+
+SCENARIOS = (
+    a_long_prompt_does_not_stall_a_short_one,
+    short_prompts_do_not_starve_a_long_one,
+    decoding_goes_on_during_a_long_prompt,
+    a_busy_tenant_does_not_take_the_tokens_of_another,
+    a_busy_tenant_does_not_take_the_slots_of_another,
+    tenants_get_equal_shares,
+    a_request_that_does_not_fit_lets_others_past_but_not_for_ever,
+    an_urgent_request_takes_the_place_of_others,
+    a_preempted_request_keeps_its_place_and_its_work,
+    identical_prompts_that_arrive_together_are_computed_once,
+)
