@@ -1,13 +1,9 @@
 #include "packed_matrix.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "formats/repack.h"
@@ -94,23 +90,10 @@ void repack_panels(const PackedView& view, const uint8_t* src, uint8_t* dst, int
 
 PackedMatrix::PackedMatrix(Format format, int rows, int cols) : view_(packed_shape(format, rows, cols)) {
   // One huge page more than needed, so that the data can start at the boundary of one.
-  mapped_bytes_ = packed_bytes(view_) + kSlack;
-  const bool is_large = mapped_bytes_ >= kHugePage;
-  mapped_bytes_ += is_large ? kHugePage : 0;
-  void* memory = mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) {
-    throw std::bad_alloc();
-  }
-  memory_ = static_cast<uint8_t*>(memory);
-  uint8_t* data = memory_;
-  if (is_large) {
-    const size_t past = reinterpret_cast<uintptr_t>(memory_) % kHugePage;
-    data += past == 0 ? 0 : kHugePage - past;
-#ifdef MADV_HUGEPAGE
-    madvise(data, packed_bytes(view_), MADV_HUGEPAGE);
-#endif
-  }
-  view_.data = data;
+  const bool is_large = packed_bytes(view_) >= kHugePage;
+  memory_ = Mapping(packed_bytes(view_) + kSlack + (is_large ? kHugePage : 0), is_large);
+  const size_t past = reinterpret_cast<uintptr_t>(memory_.data()) % kHugePage;
+  view_.data = memory_.data() + (is_large && past != 0 ? kHugePage - past : 0);
 }
 
 PackedMatrix::PackedMatrix(Format format, int rows, int cols, const uint8_t* src, int threads)
@@ -127,31 +110,8 @@ PackedMatrix::PackedMatrix(Format format, int rows, int cols, const uint8_t* src
   }
 }
 
-PackedMatrix::~PackedMatrix() { release(); }
-
-PackedMatrix::PackedMatrix(PackedMatrix&& other) noexcept
-    : view_(std::exchange(other.view_, PackedView{})),
-      memory_(std::exchange(other.memory_, nullptr)),
-      mapped_bytes_(std::exchange(other.mapped_bytes_, 0)) {}
-
-PackedMatrix& PackedMatrix::operator=(PackedMatrix&& other) noexcept {
-  if (this != &other) {
-    release();
-    view_ = std::exchange(other.view_, PackedView{});
-    memory_ = std::exchange(other.memory_, nullptr);
-    mapped_bytes_ = std::exchange(other.mapped_bytes_, 0);
-  }
-  return *this;
-}
-
 void PackedMatrix::repack(const uint8_t* src, int panel_begin, int panel_end) {
   repack_panels(view_, src, const_cast<uint8_t*>(view_.data), panel_begin, panel_end);
-}
-
-void PackedMatrix::release() noexcept {
-  if (memory_ != nullptr) {
-    munmap(memory_, mapped_bytes_);
-  }
 }
 
 }  // namespace caudal

@@ -7,6 +7,7 @@
 
 #include "formats/format_info.h"
 #include "kernels/matmul.h"
+#include "memory.h"
 
 namespace caudal {
 
@@ -32,11 +33,6 @@ class PackedMatrix {
   PackedMatrix(Format format, int rows, int cols);
   // Packs src with `threads` threads.
   PackedMatrix(Format format, int rows, int cols, const uint8_t* src, int threads);
-  ~PackedMatrix();
-  PackedMatrix(PackedMatrix&& other) noexcept;
-  PackedMatrix& operator=(PackedMatrix&& other) noexcept;
-  PackedMatrix(const PackedMatrix&) = delete;
-  PackedMatrix& operator=(const PackedMatrix&) = delete;
 
   // Packs panels [panel_begin, panel_end) from the matrix's stored rows; any thread, ranges that do not overlap.
   void repack(const uint8_t* src, int panel_begin, int panel_end);
@@ -45,11 +41,8 @@ class PackedMatrix {
   size_t bytes() const { return packed_bytes(view_); }
 
  private:
-  void release() noexcept;
-
   PackedView view_;
-  uint8_t* memory_ = nullptr;
-  size_t mapped_bytes_ = 0;
+  Mapping memory_;
 };
 
 }  // namespace caudal

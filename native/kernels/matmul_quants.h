@@ -72,7 +72,26 @@ struct Nibbles8 {
   const uint8_t* low;
   template <int kQuad>
   CAUDAL_INLINE Bytes quad() const {
-    return join_nibbles(Nibbles{high}.quad<kQuad>(), Nibbles{low}.quad<kQuad>());
+    const Bytes highs = load_bytes(high + kQuad / 2 * 64);
+    const Bytes lows = load_bytes(low + kQuad / 2 * 64);
+    if constexpr (kQuad % 2 == 0) {
+      return join_low_nibbles(highs, lows);
+    } else {
+      return join_high_nibbles(highs, lows);
+    }
+  }
+};
+
+// Bytes as the dot product takes them: w + 128, or w where it multiplies signed bytes (kZeroShiftQ8 is 0).
+struct DotNibbles8 {
+  Nibbles8 source;
+  template <int kQuad>
+  CAUDAL_INLINE Bytes quad() const {
+    if constexpr (kZeroShiftQ8 == 0) {
+      return signed_bytes(source.quad<kQuad>());
+    } else {
+      return source.quad<kQuad>();
+    }
   }
 };
 
@@ -103,6 +122,8 @@ struct Traits32 {
   CAUDAL_INLINE static auto plane(const uint8_t* p, int) {
     if constexpr (kPlanes == 2) {
       return Nibbles{p + kPart * kNibbles32};
+    } else if constexpr (kBits == 8) {
+      return DotNibbles8{whole(p, 0)};
     } else {
       return whole(p, 0);
     }

@@ -76,9 +76,16 @@ CAUDAL_INLINE Bytes insert_bits(Bytes nibbles, Bytes plane) {
   return {_mm256_or_si256(nibbles.lo, _mm256_and_si256(shift_left<kShift>(plane.lo), mask)),
           _mm256_or_si256(nibbles.hi, _mm256_and_si256(shift_left<kShift>(plane.hi), mask))};
 }
-// high * 16 + low, both nibbles.
-CAUDAL_INLINE Bytes join_nibbles(Bytes high, Bytes low) {
-  return {_mm256_or_si256(_mm256_slli_epi16(high.lo, 4), low.lo), _mm256_or_si256(_mm256_slli_epi16(high.hi, 4), low.hi)};
+// Bytes from a plane of their high nibbles and one of their low nibbles: those of the first or the second quad.
+CAUDAL_INLINE Bytes join_low_nibbles(Bytes high, Bytes low) {
+  const Bytes h = low_nibbles(high);
+  const Bytes l = low_nibbles(low);
+  return {_mm256_or_si256(_mm256_slli_epi16(h.lo, 4), l.lo), _mm256_or_si256(_mm256_slli_epi16(h.hi, 4), l.hi)};
+}
+CAUDAL_INLINE Bytes join_high_nibbles(Bytes high, Bytes low) {
+  const __m256i mask = _mm256_set1_epi8(static_cast<char>(0xF0));
+  const Bytes l = high_nibbles(low);
+  return {_mm256_or_si256(_mm256_and_si256(high.lo, mask), l.lo), _mm256_or_si256(_mm256_and_si256(high.hi, mask), l.hi)};
 }
 // Byte kIndex of each row, unsigned.
 template <int kIndex>

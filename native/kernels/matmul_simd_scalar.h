@@ -77,8 +77,12 @@ CAUDAL_INLINE Bytes insert_bits(const Bytes& nibbles, const Bytes& plane) {
     return nibbles.v[i] | (moved & kMask);
   });
 }
-CAUDAL_INLINE Bytes join_nibbles(const Bytes& high, const Bytes& low) {
-  return map_bytes([&](int i) { return high.v[i] << 4 | low.v[i]; });
+// Bytes from a plane of their high nibbles and one of their low nibbles: those of the first or the second quad.
+CAUDAL_INLINE Bytes join_low_nibbles(const Bytes& high, const Bytes& low) {
+  return map_bytes([&](int i) { return (high.v[i] & 15) << 4 | (low.v[i] & 15); });
+}
+CAUDAL_INLINE Bytes join_high_nibbles(const Bytes& high, const Bytes& low) {
+  return map_bytes([&](int i) { return (high.v[i] & 0xF0) | low.v[i] >> 4; });
 }
 template <int kIndex>
 CAUDAL_INLINE Ints byte_of(const Bytes& b) {

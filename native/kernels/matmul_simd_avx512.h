@@ -1,0 +1,151 @@
+// Primitives of matmul_impl.h for AVX-512 F, BW, DQ, VL and VNNI. Sixteen lanes are one register.
+//
+// vpdpbusd adds four byte products to an int32 without loss, so weights may have all eight bits. There are registers
+// enough to unpack weights at every use: scratch would only cost bandwidth.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace caudal {
+namespace {
+namespace mm {
+
+#define CAUDAL_INLINE [[gnu::always_inline]] inline
+
+#ifndef TW
+#define TW 12
+#endif
+constexpr int kTileWidth = TW;
+constexpr int kDepth4 = 8;
+constexpr int kDepth5 = 8;
+constexpr int kDepth6 = 8;
+constexpr bool kSplitQ8 = false;
+constexpr int kZeroShiftQ8 = 7;
+constexpr bool kUnpackTiles = false;
+constexpr bool keep_in_memory(int width) { return width > 12; }
+
+struct Bytes { __m512i v; };   // 16 rows x 4 bytes
+struct Ints { __m512i v; };    // 16 int32
+struct Floats { __m512 v; };   // 16 float32
+struct Pairs { __m512i v; };   // 16 rows x 2 int16
+using Parts = Ints;
+using Scales = Ints;
+
+CAUDAL_INLINE void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+
+CAUDAL_INLINE Bytes load_bytes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+CAUDAL_INLINE void store_bytes(uint8_t* p, Bytes b) { _mm512_storeu_si512(p, b.v); }
+CAUDAL_INLINE Bytes low_nibbles(Bytes b) { return {_mm512_and_si512(b.v, _mm512_set1_epi8(15))}; }
+CAUDAL_INLINE Bytes high_nibbles(Bytes b) {
+  return {_mm512_and_si512(_mm512_srli_epi16(b.v, 4), _mm512_set1_epi8(15))};
+}
+// nibbles | (plane << kShift & kMask)
+template <int kShift, int kMask>
+CAUDAL_INLINE Bytes insert_bits(Bytes nibbles, Bytes plane) {
+  __m512i moved;
+  if constexpr (kShift >= 0) {
+    moved = _mm512_slli_epi16(plane.v, kShift);
+  } else {
+    moved = _mm512_srli_epi16(plane.v, -kShift);
+  }
+  return {_mm512_ternarylogic_epi32(nibbles.v, moved, _mm512_set1_epi8(kMask), 0xF8)};  // a | (b & c)
+}
+// Bytes from a plane of their high nibbles and one of their low nibbles: those of the first or the second quad.
+CAUDAL_INLINE Bytes join_low_nibbles(Bytes high, Bytes low) {
+  const __m512i mask = _mm512_set1_epi8(15);
+  return {_mm512_ternarylogic_epi32(mask, low.v, _mm512_slli_epi16(high.v, 4), 0xCA)};  // a ? b : c
+}
+CAUDAL_INLINE Bytes join_high_nibbles(Bytes high, Bytes low) {
+  const __m512i mask = _mm512_set1_epi8(15);
+  return {_mm512_ternarylogic_epi32(mask, _mm512_srli_epi16(low.v, 4), high.v, 0xCA)};
+}
+// Byte kIndex of each row, unsigned.
+template <int kIndex>
+CAUDAL_INLINE Ints byte_of(Bytes b) {
+  return {_mm512_and_si512(_mm512_srli_epi32(b.v, 8 * kIndex), _mm512_set1_epi32(255))};
+}
+
+// In assembler, because compilers spend a register and an instruction on the broadcast.
+CAUDAL_INLINE Parts dot(Parts acc, Bytes w, const int8_t* x) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc.v) : "v"(w.v), "m"(*reinterpret_cast<const int32_t(*)[1]>(x)));
+  return acc;
+}
+CAUDAL_INLINE Parts dot_first(Bytes w, const int8_t* x) { return dot({_mm512_setzero_si512()}, w, x); }
+// The sum of each row's parts, times a constant.
+template <int kTimes>
+CAUDAL_INLINE Ints reduce(Parts p) {
+  static_assert(kTimes == 1, "only nibble planes are weighted");
+  return p;
+}
+CAUDAL_INLINE Ints reduce_scaled(Parts p, Scales s) { return {_mm512_mullo_epi32(p.v, s.v)}; }
+
+CAUDAL_INLINE Pairs load_pairs_u8(const uint8_t* p) {
+  return {_mm512_cvtepu8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+CAUDAL_INLINE Pairs load_pairs_s8(const uint8_t* p) {
+  return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+template <int kIndex>
+CAUDAL_INLINE Ints ints_of(Pairs p) {
+  if constexpr (kIndex == 0) {
+    return {_mm512_srai_epi32(_mm512_slli_epi32(p.v, 16), 16)};
+  } else {
+    return {_mm512_srai_epi32(p.v, 16)};
+  }
+}
+template <int kIndex>
+CAUDAL_INLINE Scales scales_of(Pairs p) {
+  return ints_of<kIndex>(p);
+}
+// acc + pair . (x[0], x[1])
+CAUDAL_INLINE Ints dot_pairs(Ints acc, Pairs p, const int16_t* x) {
+  asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(acc.v) : "v"(p.v), "m"(*reinterpret_cast<const int16_t(*)[2]>(x)));
+  return acc;
+}
+
+CAUDAL_INLINE Ints ints(int32_t v) { return {_mm512_set1_epi32(v)}; }
+CAUDAL_INLINE Ints broadcast_int(const int32_t* p) { return {_mm512_set1_epi32(*p)}; }
+CAUDAL_INLINE Ints add(Ints a, Ints b) { return {_mm512_add_epi32(a.v, b.v)}; }
+CAUDAL_INLINE Ints subtract(Ints a, Ints b) { return {_mm512_sub_epi32(a.v, b.v)}; }
+template <int kShift>
+CAUDAL_INLINE Ints shift_ints(Ints a) {
+  return {_mm512_slli_epi32(a.v, kShift)};
+}
+
+CAUDAL_INLINE Floats zeros() { return {_mm512_setzero_ps()}; }
+CAUDAL_INLINE Floats broadcast(const float* p) { return {_mm512_set1_ps(*p)}; }
+CAUDAL_INLINE Floats load_floats(const float* p) { return {_mm512_loadu_ps(p)}; }
+CAUDAL_INLINE void store_floats(float* p, Floats f) { _mm512_storeu_ps(p, f.v); }
+CAUDAL_INLINE Floats load_halves(const uint8_t* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+CAUDAL_INLINE Floats load_bfloats(const uint8_t* p) {
+  const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
+}
+CAUDAL_INLINE Floats to_floats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
+CAUDAL_INLINE Floats add(Floats a, Floats b) { return {_mm512_add_ps(a.v, b.v)}; }
+CAUDAL_INLINE Floats subtract(Floats a, Floats b) { return {_mm512_sub_ps(a.v, b.v)}; }
+CAUDAL_INLINE Floats mul(Floats a, Floats b) { return {_mm512_mul_ps(a.v, b.v)}; }
+// c + a * b and c - a * b, rounded once.
+CAUDAL_INLINE Floats fma(Floats a, Floats b, Floats c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+CAUDAL_INLINE Floats fnma(Floats a, Floats b, Floats c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
+
+// For the quantiser of activations.
+CAUDAL_INLINE Floats max_abs(Floats a, Floats b) { return {_mm512_max_ps(_mm512_abs_ps(a.v), _mm512_abs_ps(b.v))}; }
+CAUDAL_INLINE float max_lane(Floats a) { return _mm512_reduce_max_ps(a.v); }
+// Rounds to the nearest even integer, clamps to +-127, stores 16 int8 and returns their sum.
+CAUDAL_INLINE int32_t store_rounded(int8_t* p, Floats a) {
+  const __m512i top = _mm512_min_epi32(_mm512_cvtps_epi32(a.v), _mm512_set1_epi32(127));
+  const __m512i q = _mm512_max_epi32(top, _mm512_set1_epi32(-127));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(q));
+  return _mm512_reduce_add_epi32(q);
+}
+
+}  // namespace mm
+}  // namespace
+}  // namespace caudal
