@@ -1,0 +1,159 @@
+"""The native products against the formats' numpy definitions, for every format and instruction set."""
+
+import numpy as np
+import pytest
+from bounds import (
+    HALF_FIELDS,
+    PACKED_FORMATS,
+    SCALE_ELEMS,
+    assert_product,
+    quantized_rows,
+    random_matrix,
+    uniform_matrix,
+)
+
+from caudal import _native
+
+ISAS = tuple(_native.available_isas())
+ROW_COUNTS = (1, 2, 5, 6, 7, 8, 13, 33)
+
+
+def cols_of(name):
+    return {32: (32, 576, 1120), 256: (256, 1536), None: (1, 67, 640)}[SCALE_ELEMS[name]]
+
+
+def rows_of(num_rows, cols, seed=1):
+    return np.random.default_rng(seed).standard_normal((num_rows, cols), dtype=np.float32)
+
+
+def packed(stored, threads=1):
+    rows, cols = stored.values.shape
+    return _native.PackedMatrix(stored.name, stored.data, rows, cols, threads)
+
+
+@pytest.fixture(params=ISAS)
+def isa(request):
+    return request.param
+
+
+@pytest.fixture(params=PACKED_FORMATS)
+def name(request):
+    return request.param
+
+
+def test_there_is_a_scalar_reference():
+    assert ISAS[-1] == "scalar"
+
+
+def test_rows_come_back_as_the_format_defines_them(isa, name):
+    for cols in cols_of(name):
+        stored = random_matrix(name, 21, cols)
+        matrix = packed(stored)
+        assert np.array_equal(matrix.dequantize(isa), stored.values)
+        assert np.array_equal(matrix.dequantize_row(20, isa), stored.values[20])
+
+
+def test_products_with_int8_activations(isa, name):
+    for cols in cols_of(name):
+        stored = random_matrix(name, 37, cols)
+        matrix = packed(stored)
+        for num_rows in ROW_COUNTS:
+            x = rows_of(num_rows, cols)
+            assert_product(_native.matmul(x, matrix, isa), quantized_rows(x, name), stored.values)
+
+
+def test_exact_products(isa, name):
+    for cols in cols_of(name):
+        stored = random_matrix(name, 37, cols)
+        matrix = packed(stored)
+        for num_rows in ROW_COUNTS:
+            x = rows_of(num_rows, cols)
+            assert_product(_native.matmul(x, matrix, isa, exact=True), x, stored.values)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_row_has_the_same_bits_in_any_company_and_split(isa, name, exact):
+    cols = cols_of(name)[-1]
+    matrix = packed(random_matrix(name, 80, cols))
+    x = rows_of(33, cols)
+    together = _native.matmul(x, matrix, isa, exact=exact)
+    for num_rows in (1, 2, 3, 4, 5, 6, 7, 12, 13, 24, 25, 32):
+        assert np.array_equal(_native.matmul(x[:num_rows], matrix, isa, exact=exact), together[:num_rows])
+    for split in ([0, 1, 5], [0, 2, 3, 5], [0, 0, 5]):
+        assert np.array_equal(_native.matmul(x, matrix, isa, exact=exact, threads_split=split), together)
+
+
+def test_every_instruction_set_gives_the_bits_of_the_scalar_one(isa, name):
+    cols = cols_of(name)[-1]
+    matrix = packed(random_matrix(name, 37, cols))
+    for num_rows in ROW_COUNTS:
+        x = rows_of(num_rows, cols)
+        for exact in (False, True):
+            reference = _native.matmul(x, matrix, "scalar", exact=exact)
+            assert np.array_equal(_native.matmul(x, matrix, isa, exact=exact), reference)
+
+
+def test_many_columns_are_done_in_groups(isa):
+    stored = random_matrix("Q4_K", 16, 256)
+    x = rows_of(900, 256)
+    assert_product(_native.matmul(x, packed(stored), isa), quantized_rows(x, "Q4_K"), stored.values)
+
+
+@pytest.mark.parametrize("code", [0x00, 0x80, 0xFF])
+@pytest.mark.parametrize("half", [0.0, -1.0, 6e-8, 65504.0])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_extreme_weights_and_activations_do_not_overflow(isa, code, half, sign):
+    for name in HALF_FIELDS:
+        cols = 4 * (SCALE_ELEMS[name] or 1)
+        stored = uniform_matrix(name, 16, cols, code, half)
+        x = np.full((7, cols), sign * 127, dtype=np.float32)
+        x[1::2, ::2] *= -1
+        # One part in 1e5 of the terms; nothing here cancels beyond that.
+        assert_product(_native.matmul(x, packed(stored), isa), quantized_rows(x, name), stored.values)
+
+
+def test_zero_rows_and_the_smallest_activations_give_zero(isa, name):
+    cols = cols_of(name)[-1]
+    matrix = packed(random_matrix(name, 16, cols))
+    x = np.zeros((3, cols), dtype=np.float32)
+    assert not _native.matmul(x, matrix, isa).any()
+    x[:] = 1e-38
+    assert np.abs(_native.matmul(x, matrix, isa)).max() < 1e-32
+
+
+def test_threads_pack_the_same_bytes(name):
+    stored = random_matrix(name, 83, cols_of(name)[-1])
+    one, three = packed(stored), packed(stored, threads=3)
+    assert (three.rows, three.format, three.nbytes) == (83, name, one.nbytes)
+    assert np.array_equal(one.dequantize(), three.dequantize())
+
+
+def test_empty_batch(isa):
+    assert _native.matmul(rows_of(0, 32), packed(random_matrix("Q8_0", 5, 32)), isa).shape == (0, 5)
+
+
+def test_unknown_format():
+    with pytest.raises(ValueError, match=r"unknown weight format 'Q9_Z': expected one of Q4_0, .*F32"):
+        _native.PackedMatrix("Q9_Z", np.zeros(34, np.uint8), 1, 32)
+
+
+def test_columns_that_are_no_whole_blocks():
+    with pytest.raises(ValueError, match=r"Q4_K matrix of 1 x 128: .* multiples of 256"):
+        _native.PackedMatrix("Q4_K", np.zeros(72, np.uint8), 1, 128)
+
+
+def test_too_few_bytes():
+    with pytest.raises(ValueError, match=r"data: expected 68 elements, got 34"):
+        _native.PackedMatrix("Q8_0", np.zeros(34, np.uint8), 2, 32)
+
+
+def test_wrong_arguments_of_a_product():
+    matrix = packed(random_matrix("Q8_0", 20, 64))
+    with pytest.raises(ValueError, match=r"x: expected rows of 64 elements, got 32"):
+        _native.matmul(rows_of(2, 32), matrix)
+    with pytest.raises(ValueError, match=r"threads_split: expected ascending panel boundaries from 0 to 2"):
+        _native.matmul(rows_of(2, 64), matrix, threads_split=[0, 1])
+    with pytest.raises(ValueError, match=r"row: expected 0 to 19, got 20"):
+        matrix.dequantize_row(20)
+    with pytest.raises(ValueError, match="abacus"):
+        _native.matmul(rows_of(2, 64), matrix, "abacus")
