@@ -4,7 +4,7 @@ It runs under a Python that has the `xllamacpp` wheel (or any shared library tha
 else. The tests are those of llama-bench and llama-batched-bench: random tokens, no sampling, the prompt phase apart.
 
     python llama_cpp.py bench MODEL -p 512 -n 64 -b 8,32 -t 2 --flash-attn auto --json
-    python llama_cpp.py logits MODEL TOKENS.i32 OUT.f32 --window 512
+    python llama_cpp.py logits MODEL TOKENS.i32 --window 512 > OUT.f32
 
 Source: include/llama.h of llama.cpp. The parameter structs change often, so they are opaque bytes here: fields are
 found by their documented defaults, written, and then read back through llama_n_ctx() and its like.
@@ -107,7 +107,10 @@ class Model:
 class Context:
     """A context with room for `num_seqs` sequences of `seq_len` tokens."""
 
-    def __init__(self, model: Model, *, seq_len: int, num_seqs: int, threads: int, flash_attention: str) -> None:
+    def __init__(
+        self, model: Model, *, seq_len: int, num_seqs: int, threads: int, flash_attention: str, kv_f32: bool = False
+    ) -> None:
+        """Make it; `kv_f32` keeps keys and values in float32 instead of float16."""
         self.lib, self.model = model.lib, model
         params = self.lib.llama_context_default_params()
         words = params.words
@@ -121,6 +124,11 @@ class Context:
             sys.exit("llama_cpp.py: cannot find n_threads and flash_attn_type in llama_context_params")
         words[found[0]] = words[found[0] + 1] = threads
         words[runs[0] + 3] = FLASH_ATTENTION[flash_attention]
+        if kv_f32:
+            types = [i for i in range(20, 60) if list(words[i : i + 2]) == [1, 1]]  # type_k, type_v: GGML_TYPE_F16
+            if len(types) != 1:
+                sys.exit("llama_cpp.py: cannot find type_k and type_v in llama_context_params")
+            words[types[0]] = words[types[0] + 1] = 0  # GGML_TYPE_F32
         self.handle = self.lib.llama_init_from_model(model.handle, params)
         if not self.handle:
             sys.exit("llama_cpp.py: llama.cpp could not make a context")
@@ -232,21 +240,25 @@ def bench(options: argparse.Namespace) -> None:
 
 
 def logits(options: argparse.Namespace) -> None:
-    """Write the logits at every position of every window: float32 [tokens, vocabulary], native order."""
+    """Write the logits at every position of every window to stdout: float32 [tokens, vocabulary], native order."""
     tokens = array("i", Path(options.tokens).read_bytes())
     model = Model(load_library(options.library), options.model)
     context = Context(
-        model, seq_len=options.window, num_seqs=1, threads=options.threads, flash_attention=options.flash_attn
+        model,
+        seq_len=options.window,
+        num_seqs=1,
+        threads=options.threads,
+        flash_attention=options.flash_attn,
+        kv_f32=options.kv_f32,
     )
-    with Path(options.out).open("wb") as out:
-        for start in range(0, len(tokens), options.window):
-            part = tokens[start : start + options.window]
-            context.clear()
-            context.decode(part, range(len(part)), [0] * len(part), logits="all")
-            for row in range(len(part)):
-                pointer = context.lib.llama_get_logits_ith(context.handle, row)
-                out.write(ctypes.string_at(pointer, 4 * model.vocab_size))
-    print(json.dumps({"tokens": len(tokens), "vocabulary": model.vocab_size}))
+    for start in range(0, len(tokens), options.window):
+        part = tokens[start : start + options.window]
+        context.clear()
+        context.decode(part, range(len(part)), [0] * len(part), logits="all")
+        for row in range(len(part)):
+            pointer = context.lib.llama_get_logits_ith(context.handle, row)
+            sys.stdout.buffer.write(ctypes.string_at(pointer, 4 * model.vocab_size))
+    sys.stdout.buffer.flush()
 
 
 def main() -> None:
@@ -267,8 +279,8 @@ def main() -> None:
     verb.set_defaults(run=bench)
     verb = verbs.add_parser("logits", parents=[shared])
     verb.add_argument("tokens")
-    verb.add_argument("out")
     verb.add_argument("--window", type=int, default=512)
+    verb.add_argument("--kv-f32", action="store_true", help="keys and values in float32: for the oracle")
     verb.set_defaults(run=logits)
     options = parser.parse_args()
     options.run(options)
