@@ -61,7 +61,7 @@ def real_server(make_client, settings=None):
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
         box.update(server=server, client=client, url=f"http://127.0.0.1:{listener.getsockname()[1]}")
         task = asyncio.create_task(server.serve(sockets=[listener]))
-        while not server.started and not task.done():
+        while not server.started and not task.done():  # noqa: ASYNC110 - uvicorn has no event for it
             await asyncio.sleep(0.01)
         started.set()
         await task

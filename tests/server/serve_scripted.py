@@ -19,7 +19,9 @@ def main():
     try:
         check_exposure(settings)
         with listen(settings) as listener:
-            run_server(listener, config, ByteTokenizer(), settings, ServedModel(name="scripted"), "scripted_engine:load")
+            run_server(
+                listener, config, ByteTokenizer(), settings, ServedModel(name="scripted"), "scripted_engine:load"
+            )
     except CaudalError as error:
         sys.exit(f"error: {error}")
 

@@ -139,7 +139,7 @@ def test_a_port_in_use_is_one_clear_line():
 
 
 def test_an_unknown_host_is_one_clear_line():
-    with pytest.raises(ConfigError, match="cannot listen on nowhere.invalid"):
+    with pytest.raises(ConfigError, match=r"cannot listen on nowhere\.invalid"):
         listen(ServerSettings(host="nowhere.invalid"))
 
 

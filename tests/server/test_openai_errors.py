@@ -232,7 +232,7 @@ def bodies(request_type, required):
     fields = {name: likely_values | json_values for name in request_type.__struct_fields__ if name != "model"}
     chosen = st.sets(st.sampled_from(sorted(fields)), max_size=4)
     some = chosen.flatmap(lambda names: st.fixed_dictionaries({name: fields[name] for name in names}))
-    return st.builds(lambda extra, odd: {**required, **extra} if not odd else odd, some, st.none() | json_values)
+    return st.builds(lambda extra, odd: odd or {**required, **extra}, some, st.none() | json_values)
 
 
 async def test_no_body_is_a_500():
