@@ -26,6 +26,7 @@ class Scene:
     def step(self):
         plan = self.scheduler.schedule()
         self.steps += 1
+        assert self.steps < 500, "no end in sight"
         for update in self.scheduler.commit(plan, [0] * len(plan.sampling_rows)):
             self.first_token.setdefault(update.request_id, self.steps)
             self.num_tokens[update.request_id] = self.num_tokens.get(update.request_id, 0) + len(update.new_token_ids)

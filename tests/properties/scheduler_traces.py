@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from caudal.core.request import Request
 from caudal.core.scheduler import Scheduler, SchedulerConfig
 from caudal.core.step_plan import KVGroup
+from caudal.errors import InvalidParameter, Overloaded, PromptTooLong
 
 CORE = SimpleNamespace(Scheduler=Scheduler, SchedulerConfig=SchedulerConfig, KVGroup=KVGroup, Request=Request)
 VOCABULARY = 5
@@ -174,8 +175,7 @@ class Run:
             if arrival == step:
                 try:
                     seq_id = self.scheduler.add(self.core.Request(**spec))
-                except Exception as error:
-                    assert type(error).__name__ in ("PromptTooLong", "Overloaded", "InvalidParameter"), error
+                except (PromptTooLong, Overloaded, InvalidParameter) as error:
                     self.events[type(error).__name__] += 1
                     self.check_refusal(spec, error)
                 else:
@@ -222,6 +222,8 @@ class Run:
             for update in self.scheduler.fail(plan):
                 assert update.finish_reason == "error"
                 self.finish(update)
+            planned = {self.specs[row.seq_id]["request_id"] for row in plan.rows}
+            assert planned <= set(self.finished), "a request outlived the failure of its step"
             self.scheduler.check_integrity()
             return True
         sampled = self.compute(plan)
