@@ -7,7 +7,8 @@ Every choice between equals goes to the lower token id.
    repetition_penalty, else multiplied by it. Then, for each distinct token of the answer, seen `count` times there:
    logit = (logit - frequency_penalty * count) - presence_penalty.
 2. Bias, in float32: bias values are added to their logits in the order given. -inf bans a token; NaN reads as -inf.
-3. temperature == 0: the largest logit. So too if every token is banned or the largest logit is +inf.
+3. No finite largest logit (all banned, or an infinity): no token, id -1, and nothing reported. Else temperature == 0
+   takes the largest logit.
 4. Else candidates are all tokens ordered by logit descending, then id ascending, and in f64, top = first logit:
    x = (logit - top) / temperature; w = exp(x). A banned token has w = 0. All sums below run in f64, one after
    another in candidate order; `total` is the sum over the candidates that are left at that moment.
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     F64 = NDArray[np.float64]
     Ids = NDArray[np.int64]
 
+NO_TOKEN = -1
 _MASK = 2**64 - 1
 
 
@@ -81,7 +83,7 @@ def sample_rows(logits: F32, sampling: SamplingBatch) -> SampleOutput:
         raw = logits[sampling.rows[row]]
         token_id = _choose(_adjust(raw, sampling, row), sampling, row)
         output.token_ids[row] = token_id
-        if sampling.num_logprobs[row] >= 0:
+        if sampling.num_logprobs[row] >= 0 and token_id != NO_TOKEN:
             _report(raw, token_id, int(sampling.num_logprobs[row]), output, row)
     return output
 
@@ -107,7 +109,9 @@ def _adjust(raw: F32, sampling: SamplingBatch, row: int) -> F32:
 def _choose(logits: F32, sampling: SamplingBatch, row: int) -> int:
     """Choose one token from adjusted logits (steps 3 to 9)."""
     best = int(np.argmax(logits))
-    if sampling.temperature[row] == 0 or not np.isfinite(logits[best]):
+    if not np.isfinite(logits[best]):
+        return NO_TOKEN
+    if sampling.temperature[row] == 0:
         return best
     ids = np.argsort(-logits, kind="stable")
     ordered = logits[ids].astype(np.float64)
