@@ -1,0 +1,102 @@
+"""Make README's table from bench/results, so that no figure is typed by hand.
+
+    python bench/report.py            print the table
+    python bench/report.py --write    put it between the markers in README.md and README.es.md
+    python bench/report.py --check    fail if they hold anything else
+
+The last line of compare.jsonl for each model and test counts, among those of the last line's processor and of runs
+without --exact.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from machine import RESULTS, ROOT
+
+BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
+READMES = ("README.md", "README.es.md")
+WORDS = {
+    "README.md": {
+        "model": "model", "test": "test", "ratio": "ratio", "none": "Not measured yet.",
+        "note": "{cpu}, {threads} threads, commit {commit}; medians of {rounds} interleaved rounds; llama.cpp with the "
+        "best of its flags. Made by `python bench/compare.py` and `python bench/report.py --write`.",
+    },
+    "README.es.md": {
+        "model": "modelo", "test": "prueba", "ratio": "razón", "none": "Todavía sin medir.",
+        "note": "{cpu}, {threads} hilos, commit {commit}; medianas de {rounds} rondas intercaladas; llama.cpp con sus "
+        "mejores opciones. Hecho con `python bench/compare.py` y `python bench/report.py --write`.",
+    },
+}  # fmt: skip
+TESTS = {
+    "pp512": "prefill, 512 tokens",
+    "tg64": "decode, 1 stream",
+    "b8": "decode, 8 streams",
+    "b32": "decode, 32 streams",
+}
+PRUEBAS = {"pp512": "prompt, 512 tokens", "tg64": "1 flujo", "b8": "8 flujos", "b32": "32 flujos"}
+
+
+def latest_rows() -> list[dict[str, Any]]:
+    """Return the rows that count, in the order in which models and tests first appear."""
+    path = RESULTS / "compare.jsonl"
+    if not path.exists():
+        return []
+    rows = [row for row in map(json.loads, path.read_text().splitlines()) if not row["exact"]]
+    latest: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        if row["cpu"] == rows[-1]["cpu"] and row["threads"] == rows[-1]["threads"]:
+            latest[row["model"], row["test"]] = row
+    return list(latest.values())
+
+
+def table(readme: str) -> str:
+    """Return the table in a README's language."""
+    words, rows = WORDS[readme], latest_rows()
+    if not rows:
+        return words["none"]
+    names = TESTS if readme == "README.md" else PRUEBAS
+    lines = [
+        f"| {words['model']} | {words['test']} | Caudal, tokens/s | llama.cpp, tokens/s | {words['ratio']} |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {row['model']} | {names.get(row['test'], row['test'])} | {row['caudal']:.1f} | {row['llama_cpp']:.1f} "
+        f"| {row['ratio']:.2f} |"
+        for row in rows
+    ]
+    return "\n".join(lines) + "\n\n" + words["note"].format(**rows[-1])
+
+
+def with_table(readme: str) -> tuple[str, str]:
+    """Return a README as it is, and as it should be."""
+    text = (ROOT / readme).read_text()
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        sys.exit(f"{readme} has no {BEGIN} … {END}")
+    return text, f"{before}{BEGIN}\n{table(readme)}\n{END}{after}"
+
+
+def main() -> None:
+    """Print, write or check."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    if not options.write and not options.check:
+        print(table("README.md"))
+        return
+    for readme in READMES:
+        found, wanted = with_table(readme)
+        if options.check and found != wanted:
+            sys.exit(f"{readme}: its table is not that of bench/results; run python bench/report.py --write")
+        if options.write:
+            (ROOT / readme).write_text(wanted)
+
+
+if __name__ == "__main__":
+    main()
