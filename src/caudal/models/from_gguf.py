@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 # Larger numbers than any model has; a hostile file must not make us allocate by its word.
 MAX_LAYERS = 4096
 MAX_SIZE = 2**24
+# Bounds of YaRN's betas, far outside what anyone uses.
+MIN_TURNS = 1e-6
 
 
 def read_spec(checkpoint: GGUFFile, weights: Weights, max_model_len: int | None = None) -> DecoderSpec:
@@ -169,6 +171,8 @@ class _GGUFSpec:
         theta = self._positive("rope.freq_base", 10000.0)
         interleaved = self._row.gguf_interleaved_rope
         frequencies, attention_factor = self._scaled_frequencies(theta, dims)
+        if not all(0 <= value < math.inf for value in (*frequencies, attention_factor)):
+            self._fail("rope.scaling", f"such that a frequency is {max(frequencies)}", "finite frequencies")
         main = RopeSpec(frequencies, dims, interleaved, attention_factor)
         local_theta = self._keys.float("rope.freq_base_swa", self._row.local_rope_theta)
         if local_theta is None:
@@ -186,6 +190,8 @@ class _GGUFSpec:
         original_key = "rope.scaling.original_context_length"
         original = self._checked(original_key, keys.int(original_key, self._context_length), 2**31 - 1)
         if self._weights.has("rope_factors_short.weight") or self._weights.has("rope_factors_long.weight"):
+            if original < 2:
+                self._fail(original_key, original, "at least 2")
             if attention_factor is None:
                 attention_factor = rope.longrope_attention_factor(self._context_length, original)
             return rope.divided(frequencies, self._longrope_divisors(dims, original)), attention_factor
@@ -210,13 +216,19 @@ class _GGUFSpec:
                 self._fail(f"rope.scaling.{key}", self._keys.float(f"rope.scaling.{key}"), "1")
         if self._keys.float("rope.scaling.yarn_log_multiplier", 0.0):
             self._fail("rope.scaling.yarn_log_multiplier", "there", "none for this architecture")
+        beta_fast = self._positive("rope.scaling.yarn_beta_fast", 32.0)
+        beta_slow = self._positive("rope.scaling.yarn_beta_slow", 1.0)
+        if not MIN_TURNS < beta_slow < beta_fast < 1 / MIN_TURNS:
+            self._fail("rope.scaling.yarn_beta_slow", beta_slow, f"less than yarn_beta_fast, {beta_fast}")
+        if theta <= 1:
+            self._fail("rope.freq_base", theta, "more than 1")
         return rope.yarn_frequencies(
             frequencies,
             theta=theta,
             factor=factor,
             original_context=original,
-            beta_fast=self._positive("rope.scaling.yarn_beta_fast", 32.0),
-            beta_slow=self._positive("rope.scaling.yarn_beta_slow", 1.0),
+            beta_fast=beta_fast,
+            beta_slow=beta_slow,
         )
 
     def _longrope_divisors(self, dims: int, original: int) -> tuple[float, ...]:
