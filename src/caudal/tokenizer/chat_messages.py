@@ -109,7 +109,7 @@ def attempts(messages: list[Message]) -> Iterator[list[Message]]:
     """Yield the messages, then other forms of them: with one change each that makes a difference, two, and so on."""
     yield messages
     changes = [
-        c for c in (_text_arguments, _short_ids, _system_first, system_into_user, _joined) if c(messages) != messages
+        c for c in (_text_arguments, _short_ids, system_first, system_into_user, _joined) if c(messages) != messages
     ]
     for count in range(1, len(changes) + 1):
         for some in itertools.combinations(changes, count):
@@ -131,7 +131,7 @@ def system_into_user(messages: list[Message]) -> list[Message]:
     return [_join(system, {**system[0], "role": "user"}), *rest]
 
 
-def _system_first(messages: list[Message]) -> list[Message]:
+def system_first(messages: list[Message]) -> list[Message]:
     """Join all system messages into one at the beginning."""
     system = [m for m in messages if m["role"] == "system"]
     if not system:

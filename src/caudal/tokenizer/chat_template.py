@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from caudal.errors import TemplateError
-from caudal.tokenizer.chat_messages import as_parts, attempts, normalise, system_into_user
+from caudal.tokenizer.chat_messages import as_parts, attempts, normalise, system_first, system_into_user
 from caudal.tokenizer.template_limits import Meter, TemplateLimit, TemplateLimits
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ CHATML = (
 )
 _MAX_SOURCE_CHARS = 1 << 20
 _PROBE = "caudal probe"
+_PROBE_TIME_SHARE = 0.1  # of the time that a rendering may take
 _END_MARK = "\U0010fffd\U0010fffc"
 
 
@@ -76,8 +77,14 @@ class ChatTemplate:
             prepared = system_into_user(prepared)
         if self._wants_parts:
             prepared = as_parts(prepared)
-        variables = {**kwargs, "tools": tools or None, "add_generation_prompt": add_generation_prompt}
-        text = self._first_accepted(prepared, variables)
+        variables = {**kwargs, "add_generation_prompt": add_generation_prompt}
+        variables.update({"tools": tools} if tools else self._without_tools)
+        if tools and "xml_tools" in self.source:
+            variables.setdefault("xml_tools", tools)
+        meter = Meter(self._limits)
+        text = self._first_accepted(prepared, variables, meter)
+        if any(m["role"] == "system" and _last_words(m) not in text for m in prepared[1:]):
+            text = self._first_accepted(system_first(prepared), variables, meter)
         if not continue_final_message:
             return text
         end = text.rfind(_END_MARK)
@@ -86,9 +93,8 @@ class ChatTemplate:
             raise TemplateError(message, parameter="continue_final_message")
         return text[:end]
 
-    def _first_accepted(self, messages: list[Message], variables: dict[str, Any]) -> str:
+    def _first_accepted(self, messages: list[Message], variables: dict[str, Any], meter: Meter) -> str:
         """Render the messages as they are or, if the template refuses, in the first other form that it takes."""
-        meter = Meter(self._limits)
         refusal: TemplateError | None = None
         for form in attempts(messages):
             try:
@@ -109,8 +115,9 @@ class ChatTemplate:
             "messages": messages,
             "bos_token": self._bos_token,
             "eos_token": self._eos_token,
-            METER: meter,
         }
+        meter.give(list(names.values()))
+        names[METER] = meter
         template = self._compiled
         pieces: list[str] = []
         total = 0
@@ -138,6 +145,13 @@ class ChatTemplate:
             raise TemplateError(message) from error
 
     @cached_property
+    def _without_tools(self) -> dict[str, None]:
+        """The variable tools when there are none: None, or left out if the template takes only that."""
+        messages = [{"role": "user", "content": _PROBE}]
+        fails_with_none = not self._try(messages, {"tools": None})
+        return {} if fails_with_none and self._try(messages, {}) else {"tools": None}
+
+    @cached_property
     def _takes_system(self) -> bool:
         """False if a system message is refused, or ignored without a word."""
         messages = [{"role": "system", "content": _PROBE}, {"role": "user", "content": "a"}]
@@ -150,10 +164,21 @@ class ChatTemplate:
         return not self._shows_probe(messages) and self._shows_probe(as_parts(messages))
 
     def _shows_probe(self, messages: list[Message]) -> bool:
+        return _PROBE in self._try(messages, self._without_tools)
+
+    def _try(self, messages: list[Message], variables: Mapping[str, Any]) -> str:
+        """Render a probe; return "" if the template refuses it."""
+        limits = TemplateLimits(self._limits.time_s * _PROBE_TIME_SHARE, self._limits.output_chars)
         try:
-            return _PROBE in self._run(messages, {"add_generation_prompt": True, "tools": None}, Meter(self._limits))
+            return self._run(messages, {"add_generation_prompt": True, **variables}, Meter(limits))
         except TemplateError:
-            return False
+            return ""
+
+
+def _last_words(message: Message) -> str:
+    """Return the end of a message, by which its presence in a rendered text is known."""
+    content = message["content"]
+    return (content if isinstance(content, str) else content[-1]["text"]).strip()[-64:]
 
 
 def _refusal(error: Exception) -> TemplateError:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _SPACE = "\u2581"  # SentencePiece's stand-in for a space
+_MAX_WORD_CHARS = 100  # of a WordPiece word, as published with BERT; longer ones are unknown. The search is quadratic
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def _adds_bos(vocabulary: GgufVocabulary, pre: PreTokenizer) -> bool:
 
 
 def _listed_merges(vocabulary: GgufVocabulary, ids: Mapping[str, int], path: object) -> list[tuple[str, str]]:
-    """Split the file's "left right" rules; rules about unknown tokens and rules that make a control token are left out."""
+    """Split the file's "left right" rules, without those about unknown tokens and those that make control tokens."""
     types = vocabulary.token_types
     merges = []
     for rule in vocabulary.merges:
@@ -166,7 +167,7 @@ def _word_piece(vocabulary: GgufVocabulary, ids: Mapping[str, int]) -> _Parts:
             words.setdefault(text[1:] if text[0] == _SPACE else "##" + text, token_id)
     unknown = "[UNK]" if vocabulary.unknown_id is None else vocabulary.tokens[vocabulary.unknown_id]
     return _Parts(
-        model=models.WordPiece(words, unk_token=unknown, max_input_chars_per_word=10**6),
+        model=models.WordPiece(words, unk_token=unknown, max_input_chars_per_word=_MAX_WORD_CHARS),
         normalizer=normalizers.BertNormalizer(lowercase=vocabulary.lowercase),
         pre_tokenizer=pre_tokenizers.BertPreTokenizer(),
         byte_level=False,
@@ -176,7 +177,7 @@ def _word_piece(vocabulary: GgufVocabulary, ids: Mapping[str, int]) -> _Parts:
 
 
 def _text_encoder(vocabulary: GgufVocabulary, parts: _Parts) -> TextEncoder:
-    """Two tokenizers on one model (the model is shared, not copied): one that knows control tokens, one that does not."""
+    """Make two tokenizers that share one model: one knows control tokens, one does not."""
     plain, parsing = tokenizers.Tokenizer(parts.model), tokenizers.Tokenizer(parts.model)
     control, visible = [], []
     for text, kind in zip(vocabulary.tokens, vocabulary.token_types, strict=True):

@@ -5,11 +5,13 @@ Source: the GGUF specification, "Tokenizer" (keys that begin with tokenizer.ggml
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from caudal.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 
@@ -92,24 +94,24 @@ class _Reader:
         self._metadata = metadata
         self._path = path
 
-    def fail(self, fact: str) -> CheckpointError:
-        return CheckpointError(fact, path=self._path)
+    def fail(self, fact: str) -> NoReturn:
+        raise CheckpointError(fact, path=self._path)
 
     def scalar(self, key: str, kind: type[_T]) -> _T | None:
         value = self._metadata.get(key)
         if value is None:
             return None
         if not isinstance(value, kind) or (kind is not str and isinstance(value, bool)):
-            raise self.fail(f"{key} is {type(value).__name__} {str(value)[:40]!r}; expected {kind.__name__}")
+            self.fail(f"{key} is {type(value).__name__} {str(value)[:40]!r}; expected {kind.__name__}")
         return value
 
     def flag(self, key: str) -> bool | None:
         value = self._metadata.get(key)
         if value is None:
             return None
-        if value in (True, False):
-            return bool(value)
-        raise self.fail(f"{key} is {str(value)[:40]!r}; expected a bool")
+        if value not in (True, False):
+            self.fail(f"{key} is {str(value)[:40]!r}; expected a bool")
+        return bool(value)
 
     def array(self, key: str, kind: type[_T]) -> Sequence[_T] | None:
         value = self._metadata.get(key)
@@ -117,12 +119,12 @@ class _Reader:
             return None
         items = value
         if not isinstance(items, list | tuple):
-            raise self.fail(f"{key} is {type(value).__name__}; expected an array of {kind.__name__}")
+            self.fail(f"{key} is {type(value).__name__}; expected an array of {kind.__name__}")
         allowed = {kind, int} if kind is float else {kind}
         kinds = set(map(type, items))
         if not kinds <= allowed:
-            wrong = sorted(k.__name__ for k in kinds - allowed)[0]
-            raise self.fail(f"{key} holds {wrong}; expected only {kind.__name__}")
+            wrong = min(k.__name__ for k in kinds - allowed)
+            self.fail(f"{key} holds {wrong}; expected only {kind.__name__}")
         return items
 
     def token_id(self, key: str, default: int | None, num_tokens: int) -> int | None:
@@ -132,7 +134,7 @@ class _Reader:
         if value in (0xFFFFFFFF, -1):  # how some writers spell "none"
             return None
         if not 0 <= value < num_tokens:
-            raise self.fail(f"tokenizer.ggml.{key} is {value}, but there are {num_tokens} tokens")
+            self.fail(f"tokenizer.ggml.{key} is {value}, but there are {num_tokens} tokens")
         return value
 
 
@@ -143,7 +145,7 @@ def read_vocabulary(metadata: Mapping[str, object], *, path: object = None) -> G
     tokens = read.array("tokenizer.ggml.tokens", str)
     if model is None or not tokens:
         key = "model" if model is None else "tokens"
-        raise read.fail(f"tokenizer.ggml.{key} is missing or empty; the file holds no tokenizer that can be used")
+        read.fail(f"tokenizer.ggml.{key} is missing or empty; the file holds no tokenizer that can be used")
     arrays = _per_token_arrays(read, model, tokens)
     is_spm, is_bert = model == "llama", model == "bert"
     count = len(tokens)
@@ -185,12 +187,12 @@ def _per_token_arrays(
     scores = read.array("tokenizer.ggml.scores", float)
     merges = read.array("tokenizer.ggml.merges", str)
     if model in ("gpt2", "gemma4") and merges is None:
-        raise read.fail(f"tokenizer.ggml.merges is missing; the tokenizer model {model!r} needs it")
+        read.fail(f"tokenizer.ggml.merges is missing; the tokenizer model {model!r} needs it")
     if model == "llama" and scores is None:
-        raise read.fail("tokenizer.ggml.scores is missing; the tokenizer model 'llama' needs it")
+        read.fail("tokenizer.ggml.scores is missing; the tokenizer model 'llama' needs it")
     for key, values in (("token_type", types), ("scores", scores)):
         if values is not None and len(values) != len(tokens):
-            raise read.fail(f"tokenizer.ggml.{key} has {len(values)} values, but there are {len(tokens)} tokens")
+            read.fail(f"tokenizer.ggml.{key} has {len(values)} values, but there are {len(tokens)} tokens")
     return types if types is not None else [NORMAL] * len(tokens), scores or (), merges or ()
 
 

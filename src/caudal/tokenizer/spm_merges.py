@@ -21,7 +21,7 @@ from caudal.config import cache_dir
 from caudal.tokenizer.gguf_vocabulary import CONTROL, UNKNOWN
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     from caudal.tokenizer.gguf_vocabulary import GgufVocabulary

@@ -21,12 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 # jinja2's own filters that can build no more than a few times what they are given.
-PLAIN_FILTERS = tuple(
-    (
-        "abs attr capitalize count d default dictsort e escape first float forceescape groupby int items last length "
-        "list lower map max min reject rejectattr reverse safe select selectattr sort string title trim unique upper "
-        "urlencode"
-    ).split()
+_PLAIN_NAMES = (
+    "abs attr capitalize count d default dictsort e escape first float forceescape groupby int items last length "
+    "list lower map max min reject rejectattr reverse safe select selectattr sort string title trim unique upper "
+    "urlencode"
 )
 _WIDTH = re.compile(r"%[^%a-zA-Z]*(?:\*|\d{4})|\{[^{}]*:[^{}]*(?:\{|\d{4})")
 _MAX_FIELD = 1000  # characters that a width of three digits can add
@@ -67,7 +65,7 @@ def check_replace(meter: Meter, text: str, old: str, new: str) -> None:
 
 
 def metered_filters() -> dict[str, Callable[..., Any]]:
-    """Return name -> filter; those of METERED take the Meter as their first argument, see LimitedEnvironment."""
+    """Return name -> filter of those that take the rendering's Meter as their first argument."""
     return {
         "format": _format,
         "from_json": _from_json,
@@ -82,7 +80,7 @@ def metered_filters() -> dict[str, Callable[..., Any]]:
 
 def plain_filters() -> dict[str, Callable[..., Any]]:
     """Return jinja2's own filters that are allowed."""
-    return {name: FILTERS[name] for name in PLAIN_FILTERS}
+    return {name: FILTERS[name] for name in _PLAIN_NAMES.split()}
 
 
 def _format(meter: Meter, pattern: object, *args: Any, **kwargs: Any) -> str:
@@ -137,7 +135,7 @@ def _sum(meter: Meter, items: Iterable[Any], start: float = 0) -> float:
     return total
 
 
-def _to_json(  # noqa: PLR0913 (the arguments that templates pass)
+def _to_json(
     meter: Meter,
     value: Any,
     ensure_ascii: bool = False,  # noqa: FBT001, FBT002

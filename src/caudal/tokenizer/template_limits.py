@@ -41,8 +41,23 @@ class Meter:
         self._limits = limits
         self._deadline = time.monotonic() + limits.time_s
         self._built = 0
-        # id -> (the value itself, so that its id stays its own, and its size). Templates cannot change containers.
+        # id -> (the value itself, so that its id stays its own, and its size); of what was passed in, and of the rest.
+        self._given: dict[int, tuple[object, int]] = {}
         self._sizes: dict[int, tuple[object, int]] = {}
+
+    def give(self, value: object) -> None:
+        """Take note of a value that is passed to the template, which may not change it."""
+        self.size(value)
+        self._given.update(self._sizes)
+        self._sizes.clear()
+
+    def change(self, values: list[Any], *added: Any) -> None:
+        """Account for a change of a list that the template made. Raises TypeError if it was passed to the template."""
+        if id(values) in self._given:
+            message = "a template may not change its messages and other arguments"
+            raise TypeError(message)
+        self.build(sum(map(self.size, added)))
+        self._sizes.clear()
 
     def tick(self) -> None:
         """Look at the clock."""
@@ -73,7 +88,7 @@ class Meter:
             return len(value) + NODE_SIZE
         if not isinstance(value, list | tuple | Mapping):
             return NODE_SIZE
-        known = self._sizes.get(id(value))
+        known = self._given.get(id(value)) or self._sizes.get(id(value))
         if known is not None:
             return known[1]
         if isinstance(value, Mapping):

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import nodes, pass_context
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, LoopControlExtension
-from jinja2.parser import Parser
-from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
@@ -31,19 +29,22 @@ from caudal.tokenizer.template_filters import (
 )
 from caudal.tokenizer.template_limits import MAX_INT_BITS, NODE_SIZE, Meter, TemplateLimit
 
+if TYPE_CHECKING:
+    from jinja2.parser import Parser
+    from jinja2.runtime import Context
+
 # Not names that a template could write.
 METER = "the meter"
 _TURN, _LITERAL, _CONCAT = "a turn", "a literal", "a concatenation"
 
-_STR_METHODS = frozenset(
-    (
-        "capitalize casefold count endswith find format index isalnum isalpha isascii isdecimal isdigit islower "
-        "isnumeric isspace isupper join lower lstrip partition removeprefix removesuffix replace rfind rindex "
-        "rpartition rsplit rstrip split splitlines startswith strip swapcase title upper"
-    ).split()
+_STR_METHOD_NAMES = (
+    "capitalize casefold count endswith find format index isalnum isalpha isascii isdecimal isdigit islower "
+    "isnumeric isspace isupper join lower lstrip partition removeprefix removesuffix replace rfind rindex "
+    "rpartition rsplit rstrip split splitlines startswith strip swapcase title upper"
 )
+_STR_METHODS = frozenset(_STR_METHOD_NAMES.split())
 _DICT_METHODS = frozenset(("get", "items", "keys", "values"))
-_LIST_METHODS = frozenset(("count", "index"))
+_LIST_METHODS = frozenset(("append", "count", "index", "pop"))
 
 
 class GenerationTag(Extension):
@@ -98,7 +99,7 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
             trim_blocks=True,
             lstrip_blocks=True,
             optimized=False,  # folding constants would run the template's code while it is compiled
-            autoescape=False,  # noqa: S701 (the text is for a model)
+            autoescape=False,
             extensions=[LoopControlExtension, GenerationTag],
             finalize=_finalize,
         )
@@ -137,13 +138,15 @@ class LimitedEnvironment(ImmutableSandboxedEnvironment):
             _check_product(meter, operator, left, right)
         return super().call_binop(context, operator, left, right)
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805 (as jinja2 has it)
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805, PYI063 (as jinja2 has it)
         """Call a method, a macro or a function, after a look at how large the result may be."""
         meter = _meter(__context)
         meter.tick()
         owner = getattr(__obj, "__self__", None)
         if isinstance(owner, str):
             _check_text_method(meter, owner, __obj.__name__, args, kwargs)
+        elif isinstance(owner, list) and getattr(__obj, "__name__", "") in ("append", "pop"):
+            meter.change(owner, *args)
         return _watch(meter, super().call(__context, __obj, *args, **kwargs))
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:

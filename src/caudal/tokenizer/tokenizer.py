@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from caudal.errors import InvalidParameter, TemplateError
@@ -22,6 +23,9 @@ _NO_TEMPLATE = (
     "this model has no chat template, it is a base model: use /v1/completions with a plain prompt, or an "
     "instruction-tuned version of the model"
 )
+
+
+_LONG_TEXT_CHARS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -66,18 +70,17 @@ class TextEncoder:
 
     def encode_parsing(self, text: str) -> list[int]:
         """Encode; text of a control token becomes that token."""
-        return list(self._parsing.encode(_valid_text(text), add_special_tokens=False).ids)
+        return _encode(self._parsing, _valid_text(text))
 
     def encode_plain(self, text: str) -> list[int]:
         """Encode; no control token comes out, whatever the text says."""
         text = _valid_text(text)
-        ids = list(self._plain.encode(text, add_special_tokens=False).ids)
+        ids = _encode(self._plain, text)
         if self.special_ids.isdisjoint(ids):
             return ids
         # A vocabulary that takes whole words as tokens took a control token's text as a word: cut each of them.
         cuts = [0, *(match.start() + 1 for match in self.control_pattern.finditer(text)), len(text)]
-        pieces = [text[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
-        return [i for piece in pieces for i in self._plain.encode(piece, add_special_tokens=False).ids]
+        return [i for begin, end in pairwise(cuts) for i in _encode(self._plain, text[begin:end])]
 
     def encode_with_hidden(self, text: str, hidden: Mapping[str, str]) -> list[int]:
         """Encode like encode_parsing a text in which single characters stand in for those of users' control texts.
@@ -222,6 +225,13 @@ class Tokenizer:
         if last is not None and ids[-1:] != [last]:
             ids = [*ids, last]
         return ids
+
+
+def _encode(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
+    if len(text) < _LONG_TEXT_CHARS:
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+    # Without offsets: half the time and memory.
+    return list(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
 
 def _valid_text(text: str) -> str:
