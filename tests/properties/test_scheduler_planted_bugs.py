@@ -119,6 +119,12 @@ BUGS = (
         "            table.extend(pool.allocate() for _ in range(num_new))\n        self._freeze(seq)",
         "            table.extend(pool.allocate() for _ in range(num_new))",
     ),
+    Bug(
+        "a window is looked at a block too late",
+        "kv_cache.py",
+        "(first + 1) * self.block_size + group.window - 1",
+        "(first + 2) * self.block_size + group.window - 1",
+    ),
     Bug("the last block is not allocated", "kv_cache.py", "num_new = -(-num_tokens //", "num_new = (num_tokens //"),
     # Admission
     Bug(

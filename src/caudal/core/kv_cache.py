@@ -30,7 +30,7 @@ class KVCache:
         self.enable_prefix_caching = enable_prefix_caching
         self.pools = tuple(BlockPool(group.num_blocks, block_size) for group in groups)
         self._spans = tuple(self._span(group) for group in groups)
-        self.has_windows = any(group.window is not None for group in groups)
+        self._has_windows = any(group.window is not None for group in groups)
 
     def _span(self, group: KVGroup) -> int | None:
         """Most blocks that a window can touch; None without a window. Its first token may be a block's last."""
@@ -61,9 +61,9 @@ class KVCache:
         extend_digests(seq, num_blocks, self.block_size)
         for pool, group in zip(self.pools, self.groups, strict=True):
             if group.window is None:
-                hits = (i for i in range(num_blocks) if pool.find(seq.digests[i]) is None)
-                num_blocks = next(hits, num_blocks)
-        if not self.has_windows:
+                misses = (block for block in range(num_blocks) if pool.find(seq.digests[block]) is None)
+                num_blocks = next(misses, num_blocks)
+        if not self._has_windows:
             return num_blocks
         runs = [self._runs(index, seq, num_blocks) for index, group in enumerate(self.groups) if group.window]
         indices = [index for index, group in enumerate(self.groups) if group.window]
@@ -95,6 +95,7 @@ class KVCache:
         seq.first_held = [self.first_needed(index, num_blocks * self.block_size) for index in range(len(self.pools))]
         seq.num_published_blocks = num_blocks
         seq.num_computed_tokens = num_blocks * self.block_size
+        self._set_milestone(seq)
         self._freeze(seq)
 
     # Room
@@ -166,8 +167,17 @@ class KVCache:
                 for block in range(seq.num_published_blocks, num_full):
                     pool.publish(table[block], seq.digests[block])
             seq.num_published_blocks = num_full
-        if self.has_windows:
+        if self._has_windows:
             self._trim(seq)
+        self._set_milestone(seq)
+
+    def _set_milestone(self, seq: Sequence) -> None:
+        """Note when a block will be full or leave a window: `advance` has nothing to do before."""
+        milestone = (seq.num_computed_tokens // self.block_size + 1) * self.block_size
+        for group, first in zip(self.groups, seq.first_held, strict=True):
+            if group.window is not None:
+                milestone = min(milestone, (first + 1) * self.block_size + group.window - 1)
+        seq.next_milestone = milestone
 
     def _trim(self, seq: Sequence) -> None:
         """Release the blocks that the next query of `seq` cannot see."""

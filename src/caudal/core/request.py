@@ -70,6 +70,7 @@ class Sequence:
         digests: names of the full blocks, chained from the first; computed once each.
         num_published_blocks: blocks [0, this) are in the prefix index, or were.
         first_held: per KV group, the first block that is still held.
+        next_milestone: number of computed tokens at which a block is full or leaves a window.
     """
 
     seq_id: int
@@ -87,6 +88,7 @@ class Sequence:
     digests: list[bytes] = field(default_factory=list)
     num_published_blocks: int = 0
     first_held: list[int] = field(default_factory=list)
+    next_milestone: int = 0
 
     @property
     def rank(self) -> tuple[int, int]:

@@ -295,7 +295,7 @@ class Scheduler:
             seq.num_computed_tokens = end = row.start + row.num_tokens
             if seq.request.wants_prompt_logits:
                 seq.num_scored_tokens = max(seq.num_scored_tokens, min(end, seq.num_prompt_tokens))
-            if end // plan.block_size > row.start // plan.block_size or self.kv.has_windows:
+            if end >= seq.next_milestone:
                 self.kv.advance(seq)
             if token_id is not None:
                 updates.append(self._append(seq, token_id))
