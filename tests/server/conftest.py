@@ -33,7 +33,7 @@ async def in_process(settings=None, **config):
     app = create_app(client, ByteTokenizer(), MODEL, settings or ServerSettings())
     transport = httpx.ASGITransport(app=app)
     try:
-        async with httpx.AsyncClient(transport=transport, base_url="http://caudal") as http:
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
             http.engine_client = client
             http.engine = engine
             yield http

@@ -164,4 +164,6 @@ def load(config):
         raise CheckpointError(message, path=config.model_path)
     if config.model_path == "silent":
         os._exit(3)
+    if config.model_path == "slow":
+        time.sleep(60)
     return ScriptedEngine(config)

@@ -131,6 +131,25 @@ def test_a_model_that_cannot_be_loaded_ends_the_server_with_its_reason():
         assert "error: broken: magic is b'GGML'; expected b'GGUF'" in server.process.stderr.read()
 
 
+def test_while_the_model_loads_health_says_so_and_a_signal_ends_it():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with Server(30, "slow", port=port) as server:
+        url = f"http://127.0.0.1:{port}"
+        for _ in range(100):
+            try:
+                response = httpx.get(f"{url}/health")
+                break
+            except httpx.ConnectError:
+                time.sleep(0.05)
+        assert response.status_code == 503
+        response = httpx.post(f"{url}/v1/completions", json={"prompt": "x"})
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "engine_unavailable")
+        assert int(response.headers["retry-after"]) >= 1
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(5) == 0
+
+
 def test_a_port_in_use_is_one_clear_line():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -200,6 +200,35 @@ async def test_keys():
             assert (await http.get(path)).status_code == 401
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),
+        ({"host": "localhost:8000", "origin": "http://localhost:3000"}, 200),
+        ({"host": "[::1]:8000"}, 200),
+        ({"host": "rebound.example:8000"}, 403),
+        ({"host": "rebound.example", "origin": "http://rebound.example"}, 403),
+        ({"host": "127.0.0.1.evil.example"}, 403),
+        ({"host": "[::1"}, 403),
+        ({"origin": "https://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://page.example"}, 200),
+        ({"host": "page.example"}, 200),
+    ],
+)
+async def test_foreign_pages_cannot_use_a_server_without_a_key(headers, status):
+    async with in_process(ServerSettings(allowed_origins=("http://page.example",))) as http:
+        assert (await http.get("/v1/models", headers=headers)).status_code == status
+
+
+async def test_a_server_for_others_answers_to_any_name_but_no_foreign_page():
+    async with in_process(ServerSettings(host="0.0.0.0", insecure_no_key=True)) as http:
+        host = {"host": "gpu-box:8000"}
+        assert (await http.get("/v1/models", headers=host)).status_code == 200
+        assert (await http.get("/v1/models", headers={**host, "origin": "http://gpu-box:8000"})).status_code == 200
+        assert (await http.get("/v1/models", headers={**host, "origin": "http://evil"})).status_code == 403
+
+
 async def test_any_key_is_accepted_when_there_is_none(http):
     assert (await http.get("/v1/models", headers={"authorization": "Bearer whatever"})).status_code == 200
 
@@ -216,7 +245,7 @@ async def test_cors_only_for_listed_origins():
 
 
 async def test_no_cors_by_default(http):
-    response = await http.get("/v1/models", headers={"origin": "http://page.example"})
+    response = await http.get("/v1/models", headers={"origin": "http://localhost:3000"})
     assert "access-control-allow-origin" not in response.headers
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from caudal import errors
 from caudal.errors import CaudalError, RequestError
-from caudal.messages import AbortRequest, AddRequest, TokenLogprobs, ToEngine, Update
+from caudal.messages import AbortRequest, AddRequest, ToEngine, TokenLogprobs, Update
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from caudal.server.auth import RequireKey
+from caudal.server.browser_guard import BrowserGuard
 from caudal.server.context import ServerContext
 from caudal.server.error_bodies import HTTPProblem, error_response
 from caudal.server.openai.chat import chat_completions
@@ -53,7 +54,12 @@ def create_app(
                 CORSMiddleware, allow_origins=list(settings.allowed_origins), allow_methods=["*"], allow_headers=["*"]
             )
         )
-    middleware.append(Middleware(RequireKey, api_keys=settings.api_keys))
+    guard = (
+        Middleware(RequireKey, api_keys=settings.api_keys)
+        if settings.api_keys
+        else Middleware(BrowserGuard, settings=settings)
+    )
+    middleware.append(guard)
     return Starlette(
         routes=_routes(context),
         middleware=middleware,

@@ -1,9 +1,9 @@
 """API keys, as an ASGI layer in front of the routes.
 
-Without keys every request passes, whatever key it carries. With keys, `Authorization: Bearer K`, `x-api-key: K` or
-`api-key: K` opens every route; only the liveness routes stay open, since load balancers carry no key and those say
-nothing about the traffic. /metrics and /tokenize are guarded too: vLLM guards only /v1, which leaves the tokenizer
-and its cost to anybody.
+Used only when there are keys: without them every request passes, whatever key it carries. `Authorization: Bearer K`,
+`x-api-key: K` or `api-key: K` opens every route. Only the liveness routes stay open, since load balancers carry no
+key and those say nothing about the traffic. /metrics and /tokenize are guarded too: vLLM guards only /v1, which
+leaves the tokenizer and its cost to anybody.
 
 Only hashes of the keys are kept, and they are compared in constant time.
 """
@@ -40,7 +40,7 @@ class RequireKey:
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS or scope["method"] == "OPTIONS":
             await self._app(scope, receive, send)
             return
-        if not self._digests or self._knows(Headers(scope=scope)):
+        if self._knows(Headers(scope=scope)):
             await self._app(scope, receive, send)
             return
         problem = HTTPProblem(

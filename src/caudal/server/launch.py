@@ -153,9 +153,10 @@ class _Service:
                 await self._draining
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
-        for task in (loading, serving):
-            with suppress(asyncio.CancelledError):
-                task.result()
+        with suppress(asyncio.CancelledError):
+            serving.result()
+            if self._draining is None:  # a load that a signal has ended is no failure
+                loading.result()
 
     def _on_signal(self) -> None:
         if self._server.should_exit:

@@ -49,14 +49,7 @@ if TYPE_CHECKING:
     from caudal.server.tokenizer_port import ServedTokenizer
 
 FINGERPRINT = f"caudal-{__version__}"
-_ROLES = {
-    "system": "system",
-    "developer": "system",
-    "user": "user",
-    "assistant": "assistant",
-    "tool": "tool",
-    "function": "tool",
-}
+_ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 _RESERVED_VARIABLES = frozenset({"self", "messages", "tools", "add_generation_prompt", "continue_final_message"})
 _decoder = msgspec.json.Decoder(ChatRequest)
 _encode = msgspec.json.Encoder().encode
@@ -156,12 +149,11 @@ async def chat_prompt(body: ChatRequest, context: ServerContext) -> list[int]:
 
 
 def template_message(message: ChatMessage) -> dict[str, Any]:
-    """Return a message as templates expect it: known roles, content as one string."""
-    role = _ROLES.get(message.role)
-    if role is None:
+    """Return a message as the tokenizer takes it: one of the API's roles, content as one string."""
+    if message.role not in _ROLES:
         text = f"a message has role {message.role!r}; expected one of {', '.join(_ROLES)}"
         raise InvalidParameter(text, parameter="messages")
-    plain: dict[str, Any] = {"role": role, "content": _content_text(message)}
+    plain: dict[str, Any] = {"role": message.role, "content": _content_text(message)}
     for name in ("name", "tool_calls", "tool_call_id"):
         if getattr(message, name) is not None:
             plain[name] = getattr(message, name)
