@@ -44,7 +44,9 @@ nb::ndarray<nb::numpy, float, nb::ndim<kDims>> new_floats(const size_t (&shape)[
   return nb::ndarray<nb::numpy, float, nb::ndim<kDims>>(values, kDims, shape, owner);
 }
 
-const KernelTable& table_of(const std::optional<std::string>& isa) { return isa ? kernel_table(*isa) : default_table(); }
+const KernelTable& table_of(const std::optional<std::string>& isa) {
+  return isa ? kernel_table(*isa) : default_table();
+}
 
 void create_matrix(PackedMatrix* self, const std::string& format_name, Array1<uint8_t> data, int rows, int cols,
                    int threads) {

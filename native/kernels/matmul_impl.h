@@ -15,9 +15,9 @@ namespace caudal {
 namespace {
 namespace mm {
 
-constexpr int kGroupTiles = 64;      // tiles whose results are carried at once
-constexpr int kChunk = 1024;         // elements of k unpacked at once
-constexpr int kExactChunk = 512;     // and dequantised
+constexpr int kGroupTiles = 64;        // tiles whose results are carried at once
+constexpr int kChunk = 1024;           // elements of k unpacked at once
+constexpr int kExactChunk = 512;       // and dequantised
 constexpr size_t kStreamAhead = 3072;  // bytes of weights prefetched ahead when memory is streamed
 constexpr size_t kCarryBytes = static_cast<size_t>(kGroupTiles) * kTileWidth * 64;
 constexpr size_t kPreparedBytes = static_cast<size_t>(kChunk) * 16 * (kSplitQ8 ? 2 : 1);
@@ -29,9 +29,10 @@ struct Path {
   int block_elems;
   int block_bytes;
   int chunk_elems;
-  bool exact;                // prepared means float32
-  const TileFn* direct;      // by width - 1: from packed weights; may be null
-  const TileFn* prepared;    // by width - 1: from prepared weights; may be null
+  bool exact;              // prepared means float32
+  int prepare_from;        // tiles from which on weights are prepared; 0 is never
+  const TileFn* direct;    // by width - 1: from packed weights; may be null
+  const TileFn* prepared;  // by width - 1: from prepared weights; may be null
   void (*prepare)(const uint8_t* blocks, int count, uint8_t* dst);
 };
 
@@ -99,8 +100,10 @@ using Widths = std::make_integer_sequence<int, kTileWidth>;
 template <Format kFormat>
 constexpr Path quantized_path() {
   using Traits = TraitsOf<kFormat>;
-  Path path{Traits::kBlock, Traits::kBlockBytes, kChunk, false, TileTable<Traits, false, Widths>::kTable, nullptr, nullptr};
-  if constexpr (kUnpackTiles) {
+  Path path{Traits::kBlock, Traits::kBlockBytes, kChunk, false, 0, TileTable<Traits, false, Widths>::kTable, nullptr,
+            nullptr};
+  if constexpr (unpack_from_tiles(Traits::kBitCount) > 0) {
+    path.prepare_from = unpack_from_tiles(Traits::kBitCount);
     path.prepared = TileTable<Traits, true, Widths>::kTable;
     path.prepare = unpack_blocks<Traits>;
   }
@@ -110,14 +113,21 @@ constexpr Path quantized_path() {
 template <Format kFormat>
 constexpr Path exact_path() {
   using Traits = TraitsOf<kFormat>;
-  return {Traits::kBlock, Traits::kBlockBytes, kExactChunk, true, nullptr, FloatTable<LoadF32, Widths>::kTable,
-          dequantize_blocks<Traits>};
+  return {
+      Traits::kBlock,           Traits::kBlockBytes, kExactChunk, true, 1, nullptr, FloatTable<LoadF32, Widths>::kTable,
+      dequantize_blocks<Traits>};
 }
 
 template <class Load>
 constexpr Path float_path(bool widen) {
-  return {1, Load::kBytes, kExactChunk, true, FloatTable<Load, Widths>::kTable,
-          widen ? FloatTable<LoadF32, Widths>::kTable : nullptr, widen ? widen_rows<Load> : nullptr};
+  return {1,
+          Load::kBytes,
+          kExactChunk,
+          true,
+          widen ? 4 : 0,
+          FloatTable<Load, Widths>::kTable,
+          widen ? FloatTable<LoadF32, Widths>::kTable : nullptr,
+          widen ? widen_rows<Load> : nullptr};
 }
 
 constexpr Path kPaths[kNumFormats] = {
@@ -126,10 +136,17 @@ constexpr Path kPaths[kNumFormats] = {
     quantized_path<Format::q5_k>(), quantized_path<Format::q6_k>(), float_path<LoadF16>(true),
     float_path<LoadBF16>(true),     float_path<LoadF32>(false)};
 
-constexpr Path kExactPaths[kNumFormats] = {
-    exact_path<Format::q4_0>(), exact_path<Format::q4_1>(), exact_path<Format::q5_0>(), exact_path<Format::q5_1>(),
-    exact_path<Format::q8_0>(), exact_path<Format::q4_k>(), exact_path<Format::q5_k>(), exact_path<Format::q6_k>(),
-    kPaths[8],                  kPaths[9],                  kPaths[10]};
+constexpr Path kExactPaths[kNumFormats] = {exact_path<Format::q4_0>(),
+                                           exact_path<Format::q4_1>(),
+                                           exact_path<Format::q5_0>(),
+                                           exact_path<Format::q5_1>(),
+                                           exact_path<Format::q8_0>(),
+                                           exact_path<Format::q4_k>(),
+                                           exact_path<Format::q5_k>(),
+                                           exact_path<Format::q6_k>(),
+                                           kPaths[8],
+                                           kPaths[9],
+                                           kPaths[10]};
 
 // Sixteen results of one activation row: bias first, then what `out` held.
 CAUDAL_INLINE void store_result(const MatmulArgs& args, int panel, int row, const float* result) {
@@ -177,10 +194,11 @@ CAUDAL_INLINE TileArgs tile_args(const ActivationView& view, Tile tile, int k) {
 }
 
 // Tiles [tile_begin, tile_end) of one panel.
-void multiply_panel(const MatmulArgs& args, const Path& path, int panel, int tile_begin, int tile_end, uint8_t* scratch) {
+void multiply_panel(const MatmulArgs& args, const Path& path, int panel, int tile_begin, int tile_end,
+                    uint8_t* scratch) {
   const ActivationView& x = args.x;
   const int num_tiles = count_tiles(x.num_rows);
-  const bool prepare = path.direct == nullptr || (num_tiles > 1 && path.prepared != nullptr);
+  const bool prepare = path.prepare_from > 0 && num_tiles >= path.prepare_from;
   const int num_blocks = x.cols / path.block_elems;
   const int chunk = num_tiles == 1 && !prepare ? num_blocks : path.chunk_elems / path.block_elems;
   const uint8_t* weights = args.weights.data + static_cast<size_t>(panel) * args.weights.panel_bytes;
@@ -196,7 +214,10 @@ void multiply_panel(const MatmulArgs& args, const Path& path, int panel, int til
     if (prepare) {
       path.prepare(blocks, count, prepared);
     }
-    size_t ahead = prepare ? 0 : num_tiles == 1 ? kStreamAhead : static_cast<size_t>(count * path.block_bytes);
+    // The first tile of several has the next chunk fetched while it computes.
+    size_t ahead = prepare && path.exact ? 0
+                   : num_tiles == 1      ? kStreamAhead
+                                         : static_cast<size_t>(count * path.block_bytes);
     for (int index = tile_begin; index < tile_end; ++index) {
       const Tile tile = tile_at(x.num_rows, index);
       TileArgs tile_call = tile_args(x, tile, block * path.block_elems);

@@ -98,6 +98,7 @@ struct DotNibbles8 {
 // The 32-blocks: f16 scale per block, and a minimum or a zero point of 1 << kZeroShift.
 template <Format kFormat, int kBits>
 struct Traits32 {
+  static constexpr int kBitCount = kBits;
   static constexpr int kBlock = 32;
   static constexpr int kBlockBytes = format_info(kFormat).panel_block_bytes;
   static constexpr int kSubBlocks = 1;
@@ -133,6 +134,7 @@ struct Traits32 {
 // The 256-blocks: integer scales per sub-block, f16 scale per block.
 template <Format kFormat, int kBits>
 struct Traits256 {
+  static constexpr int kBitCount = kBits;
   static constexpr int kBlock = 256;
   static constexpr int kBlockBytes = format_info(kFormat).panel_block_bytes;
   static constexpr int kSubBlocks = kBits == 6 ? 16 : 8;
@@ -169,14 +171,22 @@ struct Traits256 {
 
 template <Format kFormat>
 struct TraitsOf;
-template <> struct TraitsOf<Format::q4_0> : Traits32<Format::q4_0, 4> {};
-template <> struct TraitsOf<Format::q4_1> : Traits32<Format::q4_1, 4> {};
-template <> struct TraitsOf<Format::q5_0> : Traits32<Format::q5_0, 5> {};
-template <> struct TraitsOf<Format::q5_1> : Traits32<Format::q5_1, 5> {};
-template <> struct TraitsOf<Format::q8_0> : Traits32<Format::q8_0, 8> {};
-template <> struct TraitsOf<Format::q4_k> : Traits256<Format::q4_k, 4> {};
-template <> struct TraitsOf<Format::q5_k> : Traits256<Format::q5_k, 5> {};
-template <> struct TraitsOf<Format::q6_k> : Traits256<Format::q6_k, 6> {};
+template <>
+struct TraitsOf<Format::q4_0> : Traits32<Format::q4_0, 4> {};
+template <>
+struct TraitsOf<Format::q4_1> : Traits32<Format::q4_1, 4> {};
+template <>
+struct TraitsOf<Format::q5_0> : Traits32<Format::q5_0, 5> {};
+template <>
+struct TraitsOf<Format::q5_1> : Traits32<Format::q5_1, 5> {};
+template <>
+struct TraitsOf<Format::q8_0> : Traits32<Format::q8_0, 8> {};
+template <>
+struct TraitsOf<Format::q4_k> : Traits256<Format::q4_k, 4> {};
+template <>
+struct TraitsOf<Format::q5_k> : Traits256<Format::q5_k, 5> {};
+template <>
+struct TraitsOf<Format::q6_k> : Traits256<Format::q6_k, 6> {};
 
 // One byte per value, plane by plane, for tiles that will read the block several times.
 template <class Traits>

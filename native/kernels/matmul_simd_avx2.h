@@ -22,17 +22,31 @@ constexpr int kTileWidth = 6;
 constexpr int kDepth4 = 8;
 constexpr int kDepth5 = 4;
 constexpr int kDepth6 = 2;
-constexpr bool kSplitQ8 = true;    // Q8_0 as two planes of nibbles
-constexpr int kZeroShiftQ8 = 7;    // its zero point is 1 << 7
-constexpr bool kUnpackTiles = true;
+constexpr bool kSplitQ8 = true;  // Q8_0 as two planes of nibbles
+constexpr int kZeroShiftQ8 = 7;  // its zero point is 1 << 7
+// From how many tiles on weights of so many bits are unpacked to scratch first; 0 is never. Nibbles are cheap to
+// unpack.
+constexpr int unpack_from_tiles(int bits) { return bits % 4 == 0 ? 4 : 2; }
 constexpr bool keep_in_memory(int width) { return width > 2; }
 
-struct Bytes { __m256i lo, hi; };   // 16 rows x 4 bytes
-struct Ints { __m256i lo, hi; };    // 16 int32
-struct Floats { __m256 lo, hi; };   // 16 float32
-struct Parts { __m256i lo, hi; };   // 16 rows x 2 int16 sums
-struct Pairs { __m256i lo, hi; };   // 16 rows x 2 int16
-struct Scales { __m256i lo, hi; };  // 16 rows x the same int16 twice
+struct Bytes {
+  __m256i lo, hi;
+};  // 16 rows x 4 bytes
+struct Ints {
+  __m256i lo, hi;
+};  // 16 int32
+struct Floats {
+  __m256 lo, hi;
+};  // 16 float32
+struct Parts {
+  __m256i lo, hi;
+};  // 16 rows x 2 int16 sums
+struct Pairs {
+  __m256i lo, hi;
+};  // 16 rows x 2 int16
+struct Scales {
+  __m256i lo, hi;
+};  // 16 rows x the same int16 twice
 
 CAUDAL_INLINE __m256i broadcast32(const void* p) {
   int32_t v;
@@ -85,7 +99,8 @@ CAUDAL_INLINE Bytes join_low_nibbles(Bytes high, Bytes low) {
 CAUDAL_INLINE Bytes join_high_nibbles(Bytes high, Bytes low) {
   const __m256i mask = _mm256_set1_epi8(static_cast<char>(0xF0));
   const Bytes l = high_nibbles(low);
-  return {_mm256_or_si256(_mm256_and_si256(high.lo, mask), l.lo), _mm256_or_si256(_mm256_and_si256(high.hi, mask), l.hi)};
+  return {_mm256_or_si256(_mm256_and_si256(high.lo, mask), l.lo),
+          _mm256_or_si256(_mm256_and_si256(high.hi, mask), l.hi)};
 }
 // Byte kIndex of each row, unsigned.
 template <int kIndex>
@@ -179,10 +194,10 @@ CAUDAL_INLINE Floats load_halves(const uint8_t* p) {
           _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16)))};
 }
 CAUDAL_INLINE Floats load_bfloats(const uint8_t* p) {
-  return {_mm256_castsi256_ps(_mm256_slli_epi32(
-              _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16)),
-          _mm256_castsi256_ps(_mm256_slli_epi32(
-              _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16))), 16))};
+  return {_mm256_castsi256_ps(
+              _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16)),
+          _mm256_castsi256_ps(
+              _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16))), 16))};
 }
 CAUDAL_INLINE Floats to_floats(Ints a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
 CAUDAL_INLINE Floats add(Floats a, Floats b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }

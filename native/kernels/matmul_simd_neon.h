@@ -29,18 +29,29 @@ constexpr int kZeroShiftQ8 = 7;
 #endif
 constexpr int kDepth4 = 8;
 constexpr int kDepth5 = 8;
-constexpr bool kUnpackTiles = false;
+// From how many tiles on weights of so many bits are unpacked to scratch first; 0 is never.
+constexpr int unpack_from_tiles(int) { return 0; }
 constexpr bool keep_in_memory(int width) { return width > 1; }
 
-struct Bytes { uint8x16_t v[4]; };   // 16 rows x 4 bytes
-struct Ints { int32x4_t v[4]; };     // 16 int32
-struct Floats { float32x4_t v[4]; };
-struct Pairs { int16x8_t v[4]; };    // 16 rows x 2 int16
+struct Bytes {
+  uint8x16_t v[4];
+};  // 16 rows x 4 bytes
+struct Ints {
+  int32x4_t v[4];
+};  // 16 int32
+struct Floats {
+  float32x4_t v[4];
+};
+struct Pairs {
+  int16x8_t v[4];
+};  // 16 rows x 2 int16
 using Scales = Ints;
 #ifdef __ARM_FEATURE_DOTPROD
 using Parts = Ints;
 #else
-struct Parts { int16x8_t v[8]; };    // 16 rows x 4 int16
+struct Parts {
+  int16x8_t v[8];
+};  // 16 rows x 4 int16
 #endif
 
 // Register i of a result is fn(i).
@@ -166,8 +177,8 @@ CAUDAL_INLINE Ints dot_pairs(Ints acc, Pairs p, const int16_t* x) {
   int32_t v;
   std::memcpy(&v, x, 4);
   const int16x4_t a = vreinterpret_s16_s32(vdup_n_s32(v));
-  return CAUDAL_EACH(Ints, vaddq_s32(acc.v[i], vpaddq_s32(vmull_s16(vget_low_s16(p.v[i]), a),
-                                                          vmull_s16(vget_high_s16(p.v[i]), a))));
+  return CAUDAL_EACH(
+      Ints, vaddq_s32(acc.v[i], vpaddq_s32(vmull_s16(vget_low_s16(p.v[i]), a), vmull_s16(vget_high_s16(p.v[i]), a))));
 }
 
 CAUDAL_INLINE Ints broadcast_int(const int32_t* p) { return ints(*p); }
@@ -216,8 +227,7 @@ CAUDAL_INLINE float max_lane(Floats a) {
 }
 // Rounds to the nearest even integer, clamps to +-127, stores 16 int8 and returns their sum.
 CAUDAL_INLINE int32_t store_rounded(int8_t* p, Floats a) {
-  const Ints q = CAUDAL_EACH(
-      Ints, vmaxq_s32(vminq_s32(vcvtnq_s32_f32(a.v[i]), vdupq_n_s32(127)), vdupq_n_s32(-127)));
+  const Ints q = CAUDAL_EACH(Ints, vmaxq_s32(vminq_s32(vcvtnq_s32_f32(a.v[i]), vdupq_n_s32(127)), vdupq_n_s32(-127)));
   const int16x8_t lo = vcombine_s16(vmovn_s32(q.v[0]), vmovn_s32(q.v[1]));
   const int16x8_t hi = vcombine_s16(vmovn_s32(q.v[2]), vmovn_s32(q.v[3]));
   vst1q_s8(p, vcombine_s8(vmovn_s16(lo), vmovn_s16(hi)));

@@ -18,13 +18,22 @@ constexpr int kDepth5 = 8;
 constexpr int kDepth6 = 8;
 constexpr bool kSplitQ8 = false;
 constexpr int kZeroShiftQ8 = 7;
-constexpr bool kUnpackTiles = false;
+// From how many tiles on weights of so many bits are unpacked to scratch first; 0 is never.
+constexpr int unpack_from_tiles(int) { return 0; }
 constexpr bool keep_in_memory(int) { return false; }
 
-struct Bytes { uint8_t v[64]; };
-struct Ints { int32_t v[16]; };
-struct Floats { float v[16]; };
-struct Pairs { int16_t v[32]; };
+struct Bytes {
+  uint8_t v[64];
+};
+struct Ints {
+  int32_t v[16];
+};
+struct Floats {
+  float v[16];
+};
+struct Pairs {
+  int16_t v[32];
+};
 using Parts = Ints;
 using Scales = Ints;
 

@@ -13,14 +13,14 @@ struct TileArgs {
   const uint8_t* panel;     // packed blocks
   const uint8_t* unpacked;  // the same as bytes, or null
   int num_blocks;
-  size_t ahead;          // how far ahead of `panel` memory is prefetched
-  const int8_t* x;       // [k / 4][W][4], or float [k][W]
-  const float* scales;   // [block][W]
-  const float* sums_f;   // q8_32: [block][W], scale times sum
-  const int32_t* sums;   // q8_32: [block][W], sum of the block
-  const int16_t* sums16; // q8_256: [block][8 pairs][W][2], sums of 16
-  const int16_t* sums32; // q8_256: [block][4 pairs][W][2], sums of 32
-  float* carry;          // [W][16], the results so far
+  size_t ahead;           // how far ahead of `panel` memory is prefetched
+  const int8_t* x;        // [k / 4][W][4], or float [k][W]
+  const float* scales;    // [block][W]
+  const float* sums_f;    // q8_32: [block][W], scale times sum
+  const int32_t* sums;    // q8_32: [block][W], sum of the block
+  const int16_t* sums16;  // q8_256: [block][8 pairs][W][2], sums of 16
+  const int16_t* sums32;  // q8_256: [block][4 pairs][W][2], sums of 32
+  float* carry;           // [W][16], the results so far
 };
 
 using TileFn = void (*)(const TileArgs& args);
@@ -250,9 +250,8 @@ template <class Load, int kWidth>
   Carry<kWidth, false> carry(args.carry);
   const auto step = [&](int k) CAUDAL_LAMBDA {
     const Floats w = Load::load(panel + k * Load::kBytes);
-    unroll<kWidth>([&](auto j) CAUDAL_LAMBDA {
-      carry.values[j] = fma(w, broadcast(x + k * kWidth + j), carry.values[j]);
-    });
+    unroll<kWidth>([&](auto j)
+                       CAUDAL_LAMBDA { carry.values[j] = fma(w, broadcast(x + k * kWidth + j), carry.values[j]); });
   };
   int k = args.num_blocks;
   for (; k >= 4; k -= 4) {

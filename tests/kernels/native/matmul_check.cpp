@@ -164,7 +164,8 @@ bool rows_alone(const MatmulKernels& kernels, const Case& c, const std::vector<f
     one.x = c.x + static_cast<size_t>(t) * static_cast<size_t>(c.x_stride);
     const std::vector<float> alone = product(kernels, one, 1);
     const auto begin = all.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(t) * stride);
-    if (!same(alone, std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(stride)), isa, "alone", one)) return false;
+    if (!same(alone, std::vector<float>(begin, begin + static_cast<std::ptrdiff_t>(stride)), isa, "alone", one))
+      return false;
   }
   return true;
 }
@@ -198,7 +199,8 @@ int check_format(const KernelTable& table, const KernelTable& scalar, Format for
       for (int t = 1; t <= 33; t += t < 20 ? 1 : 13) {
         const auto x = inputs(t, x_stride, cols, static_cast<Inputs>((t + kind) % 4), random);
         for (const ActivationKind activation : {info.activation, ActivationKind::f32}) {
-          const Case c{&matrix.view(), activation, x.data(), x_stride, t, t % 3 == 0 ? nullptr : bias.data(), t % 2 == 0};
+          const Case c{&matrix.view(), activation, x.data(), x_stride, t, t % 3 == 0 ? nullptr : bias.data(),
+                       t % 2 == 0};
           const auto expected = product(scalar.matmul, c, 0);
           const auto got = product(table.matmul, c, 1);
           failures += same(got, expected, table.name, activation == ActivationKind::f32 ? "exact" : "int8", c) ? 0 : 1;
@@ -220,7 +222,8 @@ int main(int argc, char** argv) {
   for (const std::string& isa : argc > 1 ? std::vector<std::string>{argv[1]} : available_isas()) {
     Random random;
     int wrong = 0;
-    for (int f = 0; f < kNumFormats; ++f) wrong += check_format(kernel_table(isa), scalar, static_cast<Format>(f), random);
+    for (int f = 0; f < kNumFormats; ++f)
+      wrong += check_format(kernel_table(isa), scalar, static_cast<Format>(f), random);
     std::printf("matmul %s: %s\n", isa.c_str(), wrong == 0 ? "same bits as scalar" : "DIFFERENT");
     failures += wrong;
   }
