@@ -17,7 +17,7 @@ ROOMS = {
     "quant": ("caudal.errors",),
     "checkpoint": ("caudal.errors", "caudal.quant"),
     "models": (*OPEN, "caudal.backends.base", "caudal.checkpoint"),
-    "backends": (*OPEN, "caudal.quant", "caudal.checkpoint", "caudal.engine.step_batch"),
+    "backends": (*OPEN, "caudal._native", "caudal.quant", "caudal.checkpoint", "caudal.engine.step_batch"),
     "engine": (*OPEN, "caudal.core", "caudal.models", "caudal.backends", "caudal.checkpoint", "caudal.quant"),
     "tokenizer": (*OPEN, "caudal.checkpoint"),
     "hub": (*OPEN, "caudal.checkpoint"),
