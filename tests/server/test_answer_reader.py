@@ -3,16 +3,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import struct
+import time
 
 import pytest
 from byte_tokenizer import EOS, ByteTokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from caudal.engine.engine_client import ProgressWatch
 from caudal.engine.framing import MAX_FRAME_BYTES, FrameBuffer, pack_frame
 from caudal.engine.request_table import RequestTable, merge_updates
 from caudal.errors import CaudalError, EngineDead, EngineUnavailable, InvalidParameter
-from caudal.messages import AbortRequest, AddRequest, TokenLogprobs, Update
+from caudal.messages import AbortRequest, AddRequest, EngineStats, TokenLogprobs, Update, Updates
 from caudal.sampling_params import SamplingParams
 from caudal.server.answer_reader import AnswerReader
 
@@ -161,3 +163,20 @@ async def test_refusals_keep_their_class_and_parameter():
     with pytest.raises(InvalidParameter, match="bad") as raised:
         await first
     assert raised.value.parameter == "seed"
+
+
+@pytest.mark.parametrize(
+    ("message", "alive"),
+    [
+        (EngineStats(num_steps=7, busy=True), False),
+        (EngineStats(num_steps=8, busy=True), True),
+        (EngineStats(num_steps=7, busy=False), True),
+        (Updates(updates=[]), True),
+    ],
+)
+def test_a_busy_engine_whose_steps_stand_still_gives_no_sign_of_life(message, alive):
+    watch = ProgressWatch()
+    watch.note(EngineStats(num_steps=7, busy=True))
+    time.sleep(0.02)
+    watch.note(message)
+    assert (watch.silent_s < 0.02) == alive

@@ -146,8 +146,10 @@ def test_while_the_model_loads_health_says_so_and_a_signal_ends_it():
         response = httpx.post(f"{url}/v1/completions", json={"prompt": "x"})
         assert (response.status_code, response.json()["error"]["code"]) == (503, "engine_unavailable")
         assert int(response.headers["retry-after"]) >= 1
+        began = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(5) == 0
+        assert time.monotonic() - began < 1.5
 
 
 def test_a_port_in_use_is_one_clear_line():
