@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from caudal.errors import InvalidParameter, TemplateError
-from caudal.tokenizer.control_text import hide_control_text
+from caudal.tokenizer.control_text import ControlText
 from caudal.tokenizer.detokenizer import Detokenizer
 
 if TYPE_CHECKING:
@@ -60,13 +58,8 @@ class TextEncoder:
         self._plain = plain
         self._parsing = parsing
         self._control_ids = control_ids
+        self.control_text = ControlText(control_ids)
         self.special_ids = frozenset(control_ids.values())
-
-    @cached_property
-    def control_pattern(self) -> re.Pattern[str]:
-        """Matches the text of any control token, the longest where several begin."""
-        texts = sorted(self._control_ids, key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, texts)) if texts else r"(?!)")
 
     def encode_parsing(self, text: str) -> list[int]:
         """Encode; text of a control token becomes that token."""
@@ -79,7 +72,7 @@ class TextEncoder:
         if self.special_ids.isdisjoint(ids):
             return ids
         # A vocabulary that takes whole words as tokens took a control token's text as a word: cut each of them.
-        cuts = [0, *(match.start() + 1 for match in self.control_pattern.finditer(text)), len(text)]
+        cuts = [0, *(match.start() + 1 for match in self.control_text.pattern.finditer(text)), len(text)]
         return [i for begin, end in pairwise(cuts) for i in _encode(self._plain, text[begin:end])]
 
     def encode_with_hidden(self, text: str, hidden: Mapping[str, str]) -> list[int]:
@@ -92,7 +85,7 @@ class TextEncoder:
         restore = str.maketrans(dict(hidden))
         ids: list[int] = []
         begin = 0
-        for match in self.control_pattern.finditer(text):
+        for match in self.control_text.pattern.finditer(text):
             if match.start() > begin:
                 ids += self.encode_plain(text[begin : match.start()].translate(restore))
             ids.append(self._control_ids[match[0]])
@@ -184,7 +177,7 @@ class Tokenizer:
         """
         if self.chat_template is None:
             raise TemplateError(_NO_TEMPLATE, parameter="messages")
-        safe = hide_control_text(messages, tools, kwargs, pattern=self._encoder.control_pattern)
+        safe = self._encoder.control_text.hide(messages, tools, kwargs)
         text = self.chat_template.render(
             safe.messages, tools=safe.tools, add_generation_prompt=add_generation_prompt, **safe.kwargs
         )
