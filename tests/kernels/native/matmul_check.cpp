@@ -196,7 +196,7 @@ int check_format(const KernelTable& table, const KernelTable& scalar, Format for
       const int x_stride = (cols + 15) / 16 * 16;
       std::vector<float> bias(static_cast<size_t>(rows));
       for (float& b : bias) b = random.uniform();
-      for (int t = 1; t <= 33; t += t < 20 ? 1 : 13) {
+      for (int t = 1; t <= 33; t += t < 9 ? 1 : 4) {
         const auto x = inputs(t, x_stride, cols, static_cast<Inputs>((t + kind) % 4), random);
         for (const ActivationKind activation : {info.activation, ActivationKind::f32}) {
           const Case c{&matrix.view(), activation, x.data(), x_stride, t, t % 3 == 0 ? nullptr : bias.data(),
@@ -214,16 +214,25 @@ int check_format(const KernelTable& table, const KernelTable& scalar, Format for
   return failures;
 }
 
+// The named set, or all that run here; the scalar one is compared with itself only where it is alone.
+std::vector<std::string> sets_to_check(int argc, char** argv) {
+  if (argc > 1) return {argv[1]};
+  std::vector<std::string> sets = available_isas();
+  if (sets.size() > 1) sets.pop_back();
+  return sets;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const KernelTable& scalar = kernel_table("scalar");
   int failures = 0;
-  for (const std::string& isa : argc > 1 ? std::vector<std::string>{argv[1]} : available_isas()) {
+  for (const std::string& isa : sets_to_check(argc, argv)) {
     Random random;
     int wrong = 0;
-    for (int f = 0; f < kNumFormats; ++f)
+    for (int f = 0; f < kNumFormats; ++f) {
       wrong += check_format(kernel_table(isa), scalar, static_cast<Format>(f), random);
+    }
     std::printf("matmul %s: %s\n", isa.c_str(), wrong == 0 ? "same bits as scalar" : "DIFFERENT");
     failures += wrong;
   }
