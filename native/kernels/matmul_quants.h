@@ -22,7 +22,6 @@ template <int kCount, class Fn>
 CAUDAL_INLINE void unroll(const Fn& fn) {
   unroll_sequence(fn, std::make_integer_sequence<int, kCount>{});
 }
-#define CAUDAL_LAMBDA __attribute__((always_inline))
 
 // Already one byte per value: [quad][16][4].
 struct UnpackedBytes {

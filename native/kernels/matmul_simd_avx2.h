@@ -12,11 +12,11 @@
 #include <cstdint>
 #include <cstring>
 
+#include "matmul_inline.h"
+
 namespace caudal {
 namespace {
 namespace mm {
-
-#define CAUDAL_INLINE [[gnu::always_inline]] inline
 
 constexpr int kTileWidth = 6;
 constexpr int kDepth4 = 8;

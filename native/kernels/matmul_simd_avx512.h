@@ -10,11 +10,11 @@
 #include <cstdint>
 #include <cstring>
 
+#include "matmul_inline.h"
+
 namespace caudal {
 namespace {
 namespace mm {
-
-#define CAUDAL_INLINE [[gnu::always_inline]] inline
 
 constexpr int kTileWidth = 8;  // wider tiles were no faster on Zen 4, and slower for Q6_K
 constexpr int kDepth4 = 8;

@@ -10,11 +10,11 @@
 #include <cstdint>
 #include <cstring>
 
+#include "matmul_inline.h"
+
 namespace caudal {
 namespace {
 namespace mm {
-
-#define CAUDAL_INLINE [[gnu::always_inline]] inline
 
 #ifdef __ARM_FEATURE_DOTPROD
 constexpr int kTileWidth = 6;
@@ -59,7 +59,7 @@ template <class Result, class Fn>
 CAUDAL_INLINE Result each(const Fn& fn) {
   return {{fn(0), fn(1), fn(2), fn(3)}};
 }
-#define CAUDAL_EACH(Result, ...) each<Result>([&](int i) __attribute__((always_inline)) { return __VA_ARGS__; })
+#define CAUDAL_EACH(Result, ...) each<Result>([&](int i) CAUDAL_LAMBDA { return __VA_ARGS__; })
 
 CAUDAL_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 

@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <cstring>
 
+#include "matmul_inline.h"
+
 namespace caudal {
 namespace {
 namespace mm {
-
-#define CAUDAL_INLINE [[gnu::always_inline]] inline
 
 constexpr int kTileWidth = 1;
 constexpr int kDepth4 = 8;
