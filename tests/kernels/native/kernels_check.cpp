@@ -1,0 +1,205 @@
+// Compares attention and elementwise kernels of every instruction set that runs here with the scalar ones, and checks
+// that a query's result has the same bits alone and among others. Prints what differs; returns the number of failures.
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "dispatch.h"
+#include "memory.h"
+
+namespace {
+
+using caudal::AttentionArgs;
+using caudal::KernelTable;
+using caudal::KVPages;
+
+int failures = 0;
+std::mt19937 generator(7);
+
+std::vector<float> random_floats(size_t n, float scale = 1.0f) {
+  std::normal_distribution<float> normal(0.0f, scale);
+  std::vector<float> values(n);
+  for (float& v : values) v = normal(generator);
+  return values;
+}
+
+void expect_close(const std::string& what, const std::vector<float>& found, const std::vector<float>& expected,
+                  float tolerance) {
+  float largest = 1e-6f, difference = 0.0f;
+  for (size_t i = 0; i < found.size(); ++i) {
+    largest = std::max(largest, std::fabs(expected[i]));
+    difference = std::max(difference, std::fabs(found[i] - expected[i]));
+    if (std::isnan(found[i])) difference = INFINITY;
+  }
+  if (difference > tolerance * largest) {
+    std::printf("FAIL %s: relative difference %g, at most %g allowed\n", what.c_str(), difference / largest, tolerance);
+    ++failures;
+  }
+}
+
+void expect_same(const std::string& what, const float* a, const float* b, size_t n) {
+  if (std::memcmp(a, b, n * sizeof(float)) != 0) {
+    std::printf("FAIL %s: bits differ\n", what.c_str());
+    ++failures;
+  }
+}
+
+struct Shape {
+  int head_size, num_kv_heads, group, block_size, context, num_queries, window;
+  float softcap;
+  bool is_f32;
+};
+
+struct Case {
+  Shape shape;
+  caudal::Mapping memory;
+  KVPages pages{};
+  std::vector<int32_t> table;
+  std::vector<float> q;
+
+  explicit Case(const Shape& s) : shape(s) {
+    const int blocks = (s.context + s.block_size - 1) / s.block_size;
+    const size_t element = s.is_f32 ? 4 : 2;
+    pages.head_bytes = 2 * element * static_cast<size_t>(s.block_size * s.head_size);
+    pages.block_bytes = pages.head_bytes * static_cast<size_t>(s.num_kv_heads);
+    pages.num_kv_heads = s.num_kv_heads;
+    pages.head_size = s.head_size;
+    pages.block_size = s.block_size;
+    pages.is_f32 = s.is_f32;
+    memory = caudal::Mapping(pages.block_bytes * static_cast<size_t>(blocks), false);
+    pages.base = memory.data();
+    for (int b = 0; b < blocks; ++b) table.push_back(b ^ (blocks > 1 && (b | 1) < blocks ? 1 : 0));
+    q = random_floats(static_cast<size_t>(s.num_queries) * q_stride());
+  }
+
+  size_t q_stride() const { return static_cast<size_t>(shape.num_kv_heads * shape.group * shape.head_size); }
+
+  void fill(const KernelTable& kernels, const std::vector<float>& k, const std::vector<float>& v) const {
+    std::vector<int32_t> slots;
+    for (int t = 0; t < shape.context; ++t) {
+      slots.push_back(table[static_cast<size_t>(t / shape.block_size)] * shape.block_size + t % shape.block_size);
+    }
+    const auto stride = static_cast<size_t>(shape.num_kv_heads * shape.head_size);
+    caudal::KVWriteArgs args{pages, k.data(), v.data(), stride, stride, slots.data()};
+    kernels.attention.write_kv(args, 0, shape.context);
+  }
+
+  std::vector<float> attend(const KernelTable& kernels, int first, int count) const {
+    std::vector<float> out(static_cast<size_t>(count) * q_stride(), -1.0f);
+    std::vector<uint8_t> scratch(kernels.attention.scratch_bytes(shape.num_kv_heads * shape.group, shape.num_kv_heads,
+                                                                 shape.head_size, shape.block_size));
+    for (int head = 0; head < shape.num_kv_heads; ++head) {
+      AttentionArgs a{};
+      a.pages = pages;
+      a.block_table = table.data();
+      a.q = q.data() + static_cast<size_t>(first) * q_stride();
+      a.out = out.data();
+      a.q_stride = a.out_stride = q_stride();
+      a.num_heads = shape.num_kv_heads * shape.group;
+      a.first_position = shape.context - shape.num_queries + first;
+      a.num_queries = count;
+      a.kv_head = head;
+      a.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_size));
+      a.softcap = shape.softcap;
+      a.window = shape.window;
+      kernels.attention.attend(a, scratch.data());
+    }
+    return out;
+  }
+};
+
+void check_attention(const KernelTable& kernels, const KernelTable& oracle, const Shape& s) {
+  const std::string name = std::string(kernels.name) + " attention d=" + std::to_string(s.head_size) +
+                           " group=" + std::to_string(s.group) + " context=" + std::to_string(s.context) +
+                           " queries=" + std::to_string(s.num_queries) + " window=" + std::to_string(s.window);
+  Case c(s), expected_case(s);
+  expected_case.q = c.q;
+  const auto size = static_cast<size_t>(s.context * s.num_kv_heads * s.head_size);
+  std::vector<float> k = random_floats(size), v = random_floats(size);
+  v[0] = 1e9f;  // becomes the largest float16, not infinity
+  k[1] = NAN;   // becomes finite
+  if (s.window > 0 && s.context > s.window + s.num_queries) c.fill(kernels, k, v);
+  v[0] = 0.5f;
+  k[1] = 0.5f;
+  c.fill(kernels, k, v);
+  expected_case.fill(oracle, k, v);
+  expect_close(name + " KV write", {c.memory.as<uint8_t>(), c.memory.as<uint8_t>() + c.memory.size()},
+               {expected_case.memory.as<uint8_t>(), expected_case.memory.as<uint8_t>() + c.memory.size()}, 0.0f);
+  std::vector<float> found = c.attend(kernels, 0, s.num_queries);
+  expect_close(name, found, expected_case.attend(oracle, 0, s.num_queries), 2e-5f);
+  for (int i = 0; i < s.num_queries; i += 3) {
+    std::vector<float> alone = c.attend(kernels, i, 1);
+    expect_same(name + " alone", alone.data(), found.data() + static_cast<size_t>(i) * c.q_stride(), c.q_stride());
+  }
+}
+
+void check_norm_and_rope(const KernelTable& kernels, const KernelTable& oracle) {
+  const std::string isa = kernels.name;
+  for (auto [n, group] : {std::pair{64, 64}, {576, 576}, {256, 32}, {48, 40}}) {
+    std::vector<float> x = random_floats(static_cast<size_t>(n), 3.0f), w = random_floats(static_cast<size_t>(n));
+    for (int i = group; i < n && group % 16; ++i) x[static_cast<size_t>(i)] = w[static_cast<size_t>(i)] = 0.0f;
+    std::vector<float> a(x.size()), b(x.size());
+    for (const float* weight : {static_cast<const float*>(w.data()), static_cast<const float*>(nullptr)}) {
+      kernels.elementwise.rms_norm(x.data(), weight, a.data(), n, group, 1e-6f);
+      oracle.elementwise.rms_norm(x.data(), weight, b.data(), n, group, 1e-6f);
+      expect_close(isa + " rms_norm", a, b, 1e-5f);
+    }
+  }
+  for (int rotary : {8, 32, 64}) {
+    for (bool interleaved : {false, true}) {
+      std::vector<float> a = random_floats(3 * 64), b = a, angle = random_floats(32), cos(32), sin(32);
+      for (size_t i = 0; i < 32; ++i) cos[i] = std::cos(angle[i]), sin[i] = std::sin(angle[i]);
+      kernels.elementwise.rope(a.data(), cos.data(), sin.data(), 3, 64, rotary, interleaved);
+      oracle.elementwise.rope(b.data(), cos.data(), sin.data(), 3, 64, rotary, interleaved);
+      expect_close(isa + " rope", a, b, 1e-6f);
+    }
+  }
+}
+
+void check_activations(const KernelTable& kernels, const KernelTable& oracle) {
+  const std::string isa = kernels.name;
+  std::vector<float> x = random_floats(1600, 20.0f), y = random_floats(1600), a(1600), b(1600);
+  x[0] = 1e30f, x[1] = -1e30f, x[2] = 0.0f;
+  for (auto activation :
+       {caudal::GluActivation::silu, caudal::GluActivation::gelu_tanh, caudal::GluActivation::gelu}) {
+    kernels.elementwise.glu(x.data() + 16, y.data() + 16, a.data() + 16, 1584, activation);
+    oracle.elementwise.glu(x.data() + 16, y.data() + 16, b.data() + 16, 1584, activation);
+    expect_close(isa + " glu", a, b, 1e-6f);
+  }
+  kernels.elementwise.softcap(x.data(), a.data(), 1600, 30.0f);
+  oracle.elementwise.softcap(x.data(), b.data(), 1600, 30.0f);
+  expect_close(isa + " softcap", a, b, 1e-6f);
+  for (size_t i = 0; i < 1600; ++i) b[i] = 30.0f * std::tanh(x[i] / 30.0f);
+  expect_close(isa + " softcap against libm", a, b, 1e-6f);
+  for (int n : {1, 7, 16, 259, 1590}) {
+    float largest = kernels.elementwise.max_value(x.data() + 3, n);
+    expect_close(isa + " max", {largest}, {oracle.elementwise.max_value(x.data() + 3, n)}, 0.0f);
+    double expected = 0.0;
+    for (int i = 0; i < n; ++i) expected += std::exp(static_cast<double>(x[static_cast<size_t>(i) + 3] - largest));
+    auto sum = static_cast<float>(kernels.elementwise.exp_sum(x.data() + 3, n, 1.0f, largest));
+    expect_close(isa + " exp_sum", {sum}, {static_cast<float>(expected)}, 1e-6f);
+  }
+}
+
+}  // namespace
+
+int main() {
+  const KernelTable& oracle = caudal::kernel_table("scalar");
+  for (const std::string& isa : caudal::available_isas()) {
+    const KernelTable& kernels = caudal::kernel_table(isa);
+    for (bool f32 : {false, true}) {
+      check_attention(kernels, oracle, {64, 3, 3, 32, 70, 1, 0, 0.0f, f32});
+      check_attention(kernels, oracle, {128, 2, 6, 32, 33, 33, 0, 0.0f, f32});
+      check_attention(kernels, oracle, {256, 1, 4, 16, 100, 7, 20, 0.0f, f32});
+      check_attention(kernels, oracle, {16, 2, 1, 16, 50, 50, 7, 50.0f, f32});
+      check_attention(kernels, oracle, {96, 1, 13, 32, 40, 5, 64, 30.0f, f32});
+    }
+    check_norm_and_rope(kernels, oracle);
+    check_activations(kernels, oracle);
+    std::printf("%s checked\n", isa.c_str());
+  }
+  return failures;
+}
