@@ -15,7 +15,8 @@ void EmbeddingPhase::work(const Step& step, int begin, int end, void*) const {
 }
 
 void RmsNormPhase::work(const Step&, int begin, int end, void*) const {
-  for (int t = begin; t < end; ++t) kernels->elementwise.rms_norm(x->row(t), weight, out->row(t), x->stride, group, eps);
+  for (int t = begin; t < end; ++t)
+    kernels->elementwise.rms_norm(x->row(t), weight, out->row(t), x->stride, group, eps);
 }
 
 void RopeAnglesPhase::work(const Step& step, int begin, int end, void*) const {
@@ -96,7 +97,8 @@ void AttentionPhase::work(const Step& step, int begin, int end, void* scratch) c
 }
 
 void GluPhase::work(const Step&, int begin, int end, void*) const {
-  for (int t = begin; t < end; ++t) kernels->elementwise.glu(gate->row(t), up->row(t), out->row(t), out->stride, activation);
+  for (int t = begin; t < end; ++t)
+    kernels->elementwise.glu(gate->row(t), up->row(t), out->row(t), out->stride, activation);
 }
 
 void AddPhase::work(const Step&, int begin, int end, void*) const {

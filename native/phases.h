@@ -103,9 +103,7 @@ struct AttentionPhase final : Phase {
   float softcap;
   int window;
   bool by_rows() const override { return false; }
-  int num_tasks(const Step& step) const override {
-    return static_cast<int>(step.chunks.size()) * pages.num_kv_heads;
-  }
+  int num_tasks(const Step& step) const override { return static_cast<int>(step.chunks.size()) * pages.num_kv_heads; }
   void work(const Step&, int begin, int end, void* scratch) const override;
 };
 

@@ -174,9 +174,9 @@ int Program::attention(int q, int k, int v, const AttentionShape& shape) {
   phase.window = shape.window;
   std::pair<int, int> use{phase.group, phase.window};
   if (std::find(kv_uses_.begin(), kv_uses_.end(), use) == kv_uses_.end()) kv_uses_.push_back(use);
-  attention_scratch_ =
-      std::max(attention_scratch_, kernels_.attention.scratch_bytes(shape.num_heads, pages.num_kv_heads,
-                                                                    pages.head_size, pages.block_size));
+  attention_scratch_ = std::max(
+      attention_scratch_,
+      kernels_.attention.scratch_bytes(shape.num_heads, pages.num_kv_heads, pages.head_size, pages.block_size));
   return out;
 }
 
@@ -227,8 +227,8 @@ void Program::finish(int logits) {
   // A barrier before a phase that is not split as its predecessor is.
   int epoch = 0;
   for (size_t p = 0; p < phases_.size(); ++p) {
-    bool chained = p > 0 && phases_[p]->by_rows() && phases_[p - 1]->by_rows() &&
-                   phases_[p]->domain() == phases_[p - 1]->domain();
+    bool chained =
+        p > 0 && phases_[p]->by_rows() && phases_[p - 1]->by_rows() && phases_[p]->domain() == phases_[p - 1]->domain();
     if (p > 0 && !chained) ++epoch;
     epochs_.push_back(epoch);
   }

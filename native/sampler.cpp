@@ -71,7 +71,8 @@ void keep_typical(std::vector<Candidate>& candidates, double temperature, double
   std::vector<double> weights;
   double total = 0.0;
   for (const Candidate& c : candidates) {
-    weights.push_back(std::exp((static_cast<double>(c.logit) - static_cast<double>(candidates[0].logit)) / temperature));
+    weights.push_back(
+        std::exp((static_cast<double>(c.logit) - static_cast<double>(candidates[0].logit)) / temperature));
     total += weights.back();
   }
   double entropy = 0.0;
@@ -223,7 +224,8 @@ int32_t Sampler::choose(const SamplingArgs& a, int row, const float* logits, Wor
 void Sampler::report(const SamplingArgs& a, int row, const SamplingResult& result, Workspace& w) const {
   const float* raw = a.logits + static_cast<size_t>(a.rows[row]) * a.logits_stride;
   const float best = kernels_.elementwise.max_value(raw, a.vocabulary);
-  const float log_total = best + static_cast<float>(std::log(kernels_.elementwise.exp_sum(raw, a.vocabulary, 1.0f, best)));
+  const float log_total =
+      best + static_cast<float>(std::log(kernels_.elementwise.exp_sum(raw, a.vocabulary, 1.0f, best)));
   const float chosen = raw[result.token_ids[row]];
   int32_t rank = 1;
   for (int i = 0; i < a.vocabulary; ++i) rank += raw[i] > chosen ? 1 : 0;

@@ -102,12 +102,11 @@ nb::ndarray<nb::numpy, float, nb::ndim<2>> run(Program& program, Array1<int32_t>
   return nb::ndarray<nb::numpy, float, nb::ndim<2>>(const_cast<float*>(logits), 2, shape, nb::find(program), strides);
 }
 
-}  // namespace
-
-void bind_program(nb::module_& m) {
+void bind_parts(nb::module_& m) {
   m.def("available_isas", &available_isas, "available_isas() -> list[str]: what can run here, best first.");
-  m.def("default_isa", [] { return std::string(default_table().name); },
-        "default_isa() -> str: the best, or what CAUDAL_ISA names.");
+  m.def(
+      "default_isa", [] { return std::string(default_table().name); },
+      "default_isa() -> str: the best, or what CAUDAL_ISA names.");
 
   nb::class_<Vector>(m, "Vector", "A float32 vector that kernels read.")
       .def(nb::init<const Array1<float>&>(), nb::arg("values"));
@@ -127,7 +126,9 @@ void bind_program(nb::module_& m) {
   nb::class_<KVCache>(m, "KVCache", "Paged keys and values: layers are (group, (num_kv_heads, head_size)).")
       .def("__init__", &make_cache, nb::arg("layers"), nb::arg("num_blocks"), nb::arg("block_size"), nb::arg("is_f32"))
       .def("block_bytes", &KVCache::block_bytes, nb::arg("group"));
+}
 
+void bind_step(nb::module_& m) {
   nb::class_<Program>(m, "Program", "A forward pass recorded once and run every step; values are indices.")
       .def(
           "__init__",
@@ -164,6 +165,13 @@ void bind_program(nb::module_& m) {
       .def("run", &run, nb::arg("token_ids"), nb::arg("positions"), nb::arg("query_starts"), nb::arg("context_lens"),
            nb::arg("block_tables"), nb::arg("slot_mapping"), nb::arg("logit_rows"),
            "run(...) -> float32[L, V], valid until the next run. Holds no GIL while it computes.");
+}
+
+}  // namespace
+
+void bind_program(nb::module_& m) {
+  bind_parts(m);
+  bind_step(m);
 }
 
 }  // namespace caudal

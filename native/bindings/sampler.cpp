@@ -78,8 +78,8 @@ struct Fields {
   }
 
   void check(size_t n, int vocabulary, size_t num_logit_rows) const {
-    for (const auto* f : {&temperature, &top_p, &min_p, &typical_p, &repetition_penalty, &presence_penalty,
-                          &frequency_penalty}) {
+    for (const auto* f :
+         {&temperature, &top_p, &min_p, &typical_p, &repetition_penalty, &presence_penalty, &frequency_penalty}) {
       expect_length(*f, n, "sampling parameter");
     }
     for (const auto* f : {&top_k, &num_prompt, &num_logprobs, &rows}) expect_length(*f, n, "sampling parameter");
@@ -149,9 +149,7 @@ void bind_sampler(nb::module_& m) {
   nb::class_<Sampler>(m, "Sampler", "Chooses tokens; a row's choice depends on that row alone.")
       .def(
           "__init__",
-          [](Sampler* self, const std::string& isa, ThreadPool& pool) {
-            new (self) Sampler(kernel_table(isa), pool);
-          },
+          [](Sampler* self, const std::string& isa, ThreadPool& pool) { new (self) Sampler(kernel_table(isa), pool); },
           nb::arg("isa"), nb::arg("pool"), nb::keep_alive<1, 3>())
       .def("sample", &sample, nb::arg("logits"), nb::arg("batch"),
            "sample(logits: float32[N, V], batch: SamplingBatch) -> (token_ids, logprobs, ranks, top_ids, top_logprobs)")

@@ -34,10 +34,10 @@ struct AttentionArgs {
   int num_heads;
   int first_position;  // position of the first query
   int num_queries;
-  int kv_head;     // the KV head to attend with; query heads of its group are computed
+  int kv_head;  // the KV head to attend with; query heads of its group are computed
   float scale;
-  float softcap;   // 0 is off
-  int window;      // 0 is unlimited
+  float softcap;  // 0 is off
+  int window;     // 0 is unlimited
 };
 
 struct KVWriteArgs {

@@ -26,9 +26,7 @@ inline VecF div(VecF a, VecF b) { return {_mm512_div_ps(a.v, b.v)}; }
 inline VecF max(VecF a, VecF b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline VecF min(VecF a, VecF b) { return {_mm512_min_ps(a.v, b.v)}; }
 inline VecF fma(VecF a, VecF b, VecF c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-inline VecF round_even(VecF a) {
-  return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
-}
+inline VecF round_even(VecF a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 inline VecF zero_where_less(VecF value, VecF a, VecF b) {
   return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_NLT_UQ), value.v)};
 }

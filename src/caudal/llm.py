@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import msgspec
 
@@ -140,12 +140,16 @@ class LLM:
             EngineDead: the engine failed while it served the request.
         """
         request = self._request(prompt, params or SamplingParams())
-        self.engine.add_request(request)
-        return self._chunks(_Answer(self.tokenizer, request))
+        chunks = self._chunks(request)
+        next(chunks)  # adds the request, so that a refusal is raised here and closing the iterator always aborts
+        return cast("Iterator[Chunk]", chunks)
 
-    def _chunks(self, answer: _Answer) -> Iterator[Chunk]:
-        request_id = answer.request.request_id
+    def _chunks(self, request: AddRequest) -> Iterator[Chunk | None]:
+        answer = _Answer(self.tokenizer, request)
+        request_id = request.request_id
+        self.engine.add_request(request)
         try:
+            yield None
             while not answer.finished:
                 for update in self.engine.step():
                     if update.request_id == request_id and not answer.finished:
@@ -169,7 +173,8 @@ class LLM:
             params: for all prompts, or one for each.
         """
         many = _as_list(prompts)
-        each = [params or SamplingParams()] * len(many) if not isinstance(params, list | tuple) else list(params)
+        each = [params] * len(many) if isinstance(params, SamplingParams) else list(params or ())
+        each = each or [SamplingParams()] * len(many)
         requests = [
             self._request(prompt, _nth_answer(p, index))
             for prompt, p in zip(many, each, strict=True)

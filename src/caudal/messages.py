@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from caudal.sampling_params import SamplingParams
+from caudal.sampling_params import SamplingParams  # noqa: TC001 - msgspec reads the annotation
 
 FINISH_REASONS = ("stop", "length", "abort", "error")
 

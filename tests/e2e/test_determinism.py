@@ -24,9 +24,7 @@ def requests():
     """Prompts from 1 to 200 tokens, some with a common beginning, greedy and sampled."""
     lengths = (1, 2, 5, 17, 31, 32, 33, 64, 65, 100, 150, 200)
     plain = [
-        AddRequest(
-            request_id=f"plain{n}", prompt_token_ids=TEXT[n : 2 * n], params=GREEDY if n % 2 else SAMPLED
-        )
+        AddRequest(request_id=f"plain{n}", prompt_token_ids=TEXT[n : 2 * n], params=GREEDY if n % 2 else SAMPLED)
         for n in lengths
     ]
     shared = [

@@ -183,5 +183,8 @@ class Backend(Protocol):
     # After it.
 
     def sample(self, logits: NDArray[np.float32], sampling: SamplingBatch) -> SampleOutput:
-        """Choose tokens: penalties and bias; then temperature 0 takes the largest, else temperature, top_k, top_p,
-        min_p and typical_p in this order, and a draw from what is left."""
+        """Choose tokens; backends/reference_sampling.py defines how, to the bit.
+
+        Penalties and bias first; then temperature 0 takes the largest logit, else temperature, top_k, top_p, min_p
+        and typical_p in this order, and a draw from what is left. A row without a finite logit gives -1.
+        """

@@ -40,7 +40,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
     error: ErrorDetail
 
 
-class HTTPProblem(CaudalError):  # noqa: N818 - the tree's other leaves have plain names too
+class HTTPProblem(CaudalError):
     """A request refused for a reason that only HTTP knows: no key, no such route, a body too large.
 
     Args:

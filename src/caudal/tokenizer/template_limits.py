@@ -13,7 +13,7 @@ MAX_INT_BITS = 4096
 NODE_SIZE = 16  # what a number or a place in a list counts
 
 
-class TemplateLimit(Exception):  # noqa: N818 (a limit, not a fault of ours)
+class TemplateLimit(Exception):
     """A rendering asked for more than it may use."""
 
 

@@ -163,8 +163,7 @@ void check_activations(const KernelTable& kernels, const KernelTable& oracle) {
   const std::string isa = kernels.name;
   std::vector<float> x = random_floats(1600, 20.0f), y = random_floats(1600), a(1600), b(1600);
   x[0] = 1e30f, x[1] = -1e30f, x[2] = 0.0f;
-  for (auto activation :
-       {caudal::GluActivation::silu, caudal::GluActivation::gelu_tanh, caudal::GluActivation::gelu}) {
+  for (auto activation : {caudal::GluActivation::silu, caudal::GluActivation::gelu_tanh, caudal::GluActivation::gelu}) {
     kernels.elementwise.glu(x.data() + 16, y.data() + 16, a.data() + 16, 1584, activation);
     oracle.elementwise.glu(x.data() + 16, y.data() + 16, b.data() + 16, 1584, activation);
     expect_close(isa + " glu", a, b, 1e-6f);
