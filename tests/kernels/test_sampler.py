@@ -1,12 +1,14 @@
 """The native sampler against its specification, on every instruction set."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-_native = pytest.importorskip("caudal._native", reason="the native module is not built")
-
 from caudal.backends.base import SampleOutput, SamplingBatch
 from caudal.backends.reference_sampling import sample_rows, uniform
+
+_native = pytest.importorskip("caudal._native", reason="the native module is not built")
 
 NUM_ROWS = 48
 PARAMETERS = {
@@ -115,8 +117,6 @@ def test_a_row_without_finite_logits_has_no_token(sampler):
     ],
 )
 def test_inconsistent_arrays_are_refused(sampler, field, value):
-    import dataclasses
-
     batch = dataclasses.replace(sampling_batch(10, 3), **{field: value})
     with pytest.raises(ValueError, match=r"expected|outside|row"):
         sampler.sample(np.zeros((NUM_ROWS, 10), np.float32), batch)
