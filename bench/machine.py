@@ -83,7 +83,8 @@ def model_paths(names: list[str]) -> list[Path]:
     """Return model files: those named by path or short name, or those of MODEL_FILES that are here."""
     folder = Path(os.environ.get("CAUDAL_TEST_MODELS") or Path.home() / ".cache" / "caudal-test-models")
     if names:
-        return [folder / MODEL_FILES[name] if name in MODEL_FILES else Path(name) for name in names]
+        files = {name.lower(): file for name, file in MODEL_FILES.items()}
+        return [folder / files[name.lower()] if name.lower() in files else Path(name) for name in names]
     return [folder / file for file in MODEL_FILES.values() if (folder / file).exists()]
 
 

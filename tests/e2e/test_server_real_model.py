@@ -4,47 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import httpx
 import openai
 import pytest
-from real_models import real_model
 
 pytest.importorskip("caudal._native", reason="the native module is not built")
 
-SRC = Path(__file__).parents[2] / "src"
-START = "from caudal.cli.main import main; main()"
-
-
-@pytest.fixture(scope="module")
-def server():
-    command = [sys.executable, "-c", START, "serve", str(real_model("smollm2")), "--port", "0"]
-    arguments = ["--served-model-name", "smollm2", "--max-model-len", "2048"]
-    environment = {**os.environ, "PYTHONPATH": str(SRC)}
-    process = subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True, env=environment)
-    try:
-        found = next((m for line in process.stderr if (m := re.search(r"ready on (\S+)", line))), None)
-        assert found is not None, "the server ended before it was ready"
-        yield found[1], process.pid
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            assert process.wait(10) == 0
-        finally:
-            process.kill()
-            process.stderr.close()
-
 
 @pytest.fixture
-def client(server):
+def client(smollm2_server):
     with openai.OpenAI(
-        base_url=f"{server[0]}/v1", api_key="any", _strict_response_validation=True, max_retries=0, timeout=60
+        base_url=f"{smollm2_server.url}/v1", api_key="any", _strict_response_validation=True, max_retries=0, timeout=60
     ) as client:
         yield client
 
@@ -73,9 +46,11 @@ def test_stream_equals_whole_and_the_prefix_is_cached(client):
     assert chunks[-1].usage.prompt_tokens_details.cached_tokens >= 64
 
 
-def test_prompts_are_scored(server):
+def test_prompts_are_scored(smollm2_server):
     body = {"model": "smollm2", "prompt": ["The capital of France is Paris", "one two"], "max_tokens": 0}
-    answer = httpx.post(f"{server[0]}/v1/completions", json={**body, "echo": True, "logprobs": 1}, timeout=60).json()
+    answer = httpx.post(
+        f"{smollm2_server.url}/v1/completions", json={**body, "echo": True, "logprobs": 1}, timeout=60
+    ).json()
     logprobs = answer["choices"][0]["logprobs"]
     assert "".join(logprobs["tokens"]) == "The capital of France is Paris"
     assert logprobs["token_logprobs"][0] is None
@@ -83,12 +58,12 @@ def test_prompts_are_scored(server):
     assert logprobs["top_logprobs"][-1] == {" Paris": logprobs["token_logprobs"][-1]}
 
 
-def test_concurrent_streams_equal_lone_ones(server, client):
+def test_concurrent_streams_equal_lone_ones(smollm2_server, client):
     prompts = [f"Number {i} is a" for i in range(12)]
     fields = {"model": "smollm2", "max_tokens": 12, "temperature": 0.8, "seed": 5}
 
     async def together():
-        async with openai.AsyncOpenAI(base_url=f"{server[0]}/v1", api_key="any", timeout=60) as many:
+        async with openai.AsyncOpenAI(base_url=f"{smollm2_server.url}/v1", api_key="any", timeout=60) as many:
 
             async def one(prompt):
                 stream = await many.completions.create(prompt=prompt, stream=True, **fields)
@@ -106,15 +81,12 @@ def test_the_context_is_a_limit(client):
     assert refused.value.code == "context_length_exceeded"
 
 
-def test_the_engine_comes_back_after_kill(server, client):
-    url, pid = server
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    if not children.exists():
-        pytest.skip("the kernel does not list a process's children")
+def test_the_engine_comes_back_after_kill(smollm2_server, client):
+    url, engine_pid = smollm2_server.url, smollm2_server.engine_pid()
     fields = {"model": "smollm2", "messages": question("x"), "max_tokens": 1900, "extra_body": {"ignore_eos": True}}
     stream = client.chat.completions.create(**fields, stream=True)
     next(stream)
-    os.kill(int(children.read_text().split()[0]), signal.SIGKILL)
+    os.kill(engine_pid, signal.SIGKILL)
     began = time.monotonic()
     with pytest.raises(openai.APIError, match="died"):
         list(stream)

@@ -1,6 +1,7 @@
 """Reading GGUF: what good files give, and what bad ones are told."""
 
 import os
+import re
 import struct
 import time
 import tracemalloc
@@ -32,6 +33,7 @@ from raw_gguf import (
 
 from caudal.checkpoint import GGUFFile, open_checkpoint
 from caudal.checkpoint.gguf_file import open_gguf
+from caudal.checkpoint.gguf_writer import write_gguf
 from caudal.errors import CheckpointError, UnsupportedFormat
 
 TYPES = {U8: 200, I8: -5, U16: 60000, I16: -300, U32: 1 << 31, I32: -(1 << 30), F32: 0.5, BOOL: True}
@@ -86,6 +88,26 @@ def test_tensors_outlive_the_file(tmp_path):
     assert not model.tensors
     path.unlink()
     assert kept.dequantize().tolist() == [0, 1, 2, 3]
+
+
+def resident_file_bytes():
+    """Memory of this process that is mapped from files."""
+    return int(re.search(r"RssFile:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to count memory")
+def test_a_released_tensor_takes_no_memory_and_stays_readable(tmp_path):
+    num_bytes = 32 << 20
+    values = np.arange(num_bytes, dtype=np.uint32).astype(np.uint8)
+    write_gguf(tmp_path / "m.gguf", {}, {"w": ("F32", (num_bytes // 4,), values), "x": ("F32", (1,), values[:4])})
+    with open_checkpoint(tmp_path / "m.gguf") as file:
+        tensor = file.tensors["w"]
+        tensor.data.sum()
+        before = resident_file_bytes()
+        tensor.release()
+        assert before - resident_file_bytes() > 0.9 * num_bytes
+        assert np.array_equal(tensor.data, values)
+        assert np.array_equal(file.tensors["x"].data, values[:4])
 
 
 def test_gaps_and_any_order_are_accepted(tmp_path):

@@ -127,9 +127,19 @@ class SampleOutput:
 
 
 class Backend(Protocol):
-    """The operations. Ties in every choice go to the lower token id."""
+    """The operations. Ties in every choice go to the lower token id.
+
+    Attributes:
+        name: as in EngineConfig.backend.
+        isa: the instruction set or device that computes, for people to read.
+        num_threads: of the CPU.
+        weights_bytes: of all matrices placed so far.
+    """
 
     name: str
+    isa: str
+    num_threads: int
+    weights_bytes: int
 
     # At load.
 

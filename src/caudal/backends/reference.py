@@ -60,6 +60,11 @@ class ReferenceBackend:
     """Implements backends.base.Backend with numpy. Operations run as they are called; nothing is recorded."""
 
     name = "reference"
+    isa = "numpy"
+    num_threads = 1
+
+    def __init__(self) -> None:
+        self.weights_bytes = 0
 
     def vector(self, tensor: Tensor) -> F32:
         """Return the tensor's values as one row."""
@@ -67,7 +72,9 @@ class ReferenceBackend:
 
     def matrix(self, tensor: Tensor) -> F32:
         """Return the tensor's values [n, m]."""
-        return tensor.dequantize().reshape(tensor.shape)
+        matrix = tensor.dequantize().reshape(tensor.shape)
+        self.weights_bytes += matrix.nbytes
+        return matrix
 
     def linear_group(self, parts: Sequence[tuple[F32, F32 | None]]) -> LinearGroup:
         """Keep the parts together."""

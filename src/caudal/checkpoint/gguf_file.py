@@ -84,7 +84,14 @@ def map_shard(path: Path) -> tuple[GGUFHeader, dict[str, Tensor]]:
     # A view of a read-only mapping is itself read-only, and keeps the mapping alive.
     view = np.frombuffer(data, dtype=np.uint8)
     tensors = {
-        info.name: Tensor(info.name, info.format, info.shape, view[info.start : info.start + info.num_bytes])
+        info.name: Tensor(
+            info.name,
+            info.format,
+            info.shape,
+            view[info.start : info.start + info.num_bytes],
+            mapping=data,
+            start=info.start,
+        )
         for info in header.tensors.values()
     }
     return header, tensors

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import mmap
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from caudal.quant import FORMATS
@@ -21,12 +22,16 @@ class Tensor:
         format: a key of caudal.quant.FORMATS, such as "Q4_K" or "F32".
         shape: row-major, (out_features, in_features) for a matrix, (n,) for a vector.
         data: uint8, C-contiguous, read-only; a view of the mapped file.
+        mapping: the file that `data` is a view of, if it is mapped.
+        start: where `data` begins in the mapping.
     """
 
     name: str
     format: str
     shape: tuple[int, ...]
     data: NDArray[np.uint8]
+    mapping: mmap.mmap | None = field(default=None, repr=False, compare=False)
+    start: int = field(default=0, repr=False, compare=False)
 
     @property
     def row_bytes(self) -> int:
@@ -43,6 +48,14 @@ class Tensor:
             (stop - start, *self.shape[1:]),
             self.data[start * step : stop * step],
         )
+
+    def release(self) -> None:
+        """Give back the memory that reading the tensor took. It stays usable: the file is read again when needed."""
+        if self.mapping is None or not hasattr(mmap, "MADV_DONTNEED"):
+            return
+        # Whole pages, neighbours' bytes included: their loss costs a read, keeping them would cost memory.
+        first = self.start // mmap.PAGESIZE * mmap.PAGESIZE
+        self.mapping.madvise(mmap.MADV_DONTNEED, first, self.start + self.data.nbytes - first)
 
     def dequantize(self) -> NDArray[np.float32]:
         """Return the values as float32 in the tensor's shape. This is the oracle; kernels never call it."""

@@ -40,9 +40,9 @@ def load_engine_from(checkpoint: GGUFFile, config: EngineConfig) -> Engine:
     runner = Runner(model, backend, config, max_model_len)
     facts = ModelFacts(
         vocab_size=model.spec.vocab_size,
-        weights_bytes=getattr(backend, "weights_bytes", checkpoint.total_tensor_bytes),
-        num_threads=getattr(backend, "num_threads", 1),
-        isa=getattr(backend, "isa", backend.name),
+        weights_bytes=backend.weights_bytes,
+        num_threads=backend.num_threads,
+        isa=backend.isa,
         load_s=time.perf_counter() - start_s,
     )
     return Engine(config, runner, facts, max_model_len)

@@ -43,6 +43,8 @@ class _EngineCollector(Collector):
             ("vllm:num_requests_running", "Requests in the engine's batch.", stats.num_running),
             ("vllm:num_requests_waiting", "Requests that wait for room in the batch.", stats.num_waiting),
             ("vllm:kv_cache_usage_perc", "Used part of the KV cache; 1 is full.", usage),
+            ("caudal:kv_cache_allocated_tokens", "Tokens that the used KV blocks can hold.", stats.kv_slots_allocated),
+            ("caudal:kv_cache_used_tokens", "Tokens that the used KV blocks do hold.", stats.kv_slots_used),
         )
         counters = (
             ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_cache_queries),

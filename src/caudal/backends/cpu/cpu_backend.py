@@ -115,6 +115,7 @@ class CpuBackend:
             self._say_fallback(format_name)
             format_name, data = FALLBACK_FORMAT, _requantized(tensor)
         packed = _native.PackedMatrix(format_name, data, rows, columns, self.num_threads)
+        tensor.release()
         self.weights_bytes += packed.nbytes
         return packed
 

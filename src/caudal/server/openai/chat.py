@@ -11,10 +11,7 @@ from msgspec import UNSET, UnsetType
 
 from caudal import __version__
 from caudal.errors import InvalidParameter, UnsupportedParameter
-from caudal.messages import AddRequest
 from caudal.sampling_params import MAX_LOGPROBS
-from caudal.server.answer_reader import AnswerReader, Piece
-from caudal.server.answers import Answer
 from caudal.server.generation_response import GenerationResponse
 from caudal.server.openai.chat_protocol import (
     CHAT_REFUSED,
@@ -30,6 +27,7 @@ from caudal.server.openai.chat_protocol import (
     TokenLogprob,
     TopLogprob,
 )
+from caudal.server.openai.new_answer import new_answer
 from caudal.server.openai.sampling_fields import (
     check_request_fields,
     choice_params,
@@ -45,6 +43,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from caudal.messages import TokenLogprobs
+    from caudal.server.answer_reader import Piece
     from caudal.server.context import ServerContext
     from caudal.server.tokenizer_port import ServedTokenizer
 
@@ -65,25 +64,7 @@ async def chat_completions(request: Request, context: ServerContext) -> Response
     room = context.room_for_answer(prompt, asked, "messages")
     params = sampling_params(body, context.tokenizer, max_tokens=room, logprobs=_num_logprobs(body))
     id_ = f"chatcmpl-{secrets.token_hex(16)}"
-    answers = [
-        Answer(
-            AddRequest(
-                request_id=f"{id_}-{i}",
-                prompt_token_ids=prompt,
-                params=choice_params(params, i),
-                eos_token_ids=tuple(context.tokenizer.eos_token_ids),
-                priority=body.priority or 0,
-                cache_salt=body.cache_salt or "",
-            ),
-            AnswerReader(
-                context.tokenizer.detokenizer(prompt, skip_special_tokens=params.skip_special_tokens),
-                params,
-                include_stop=bool(body.include_stop_str_in_output),
-            ),
-            context.metrics.timer(len(prompt)),
-        )
-        for i in range(params.n)
-    ]
+    answers = [new_answer(f"{id_}-{i}", prompt, choice_params(params, i), body, context) for i in range(params.n)]
     return GenerationResponse(
         client=context.client,
         answers=answers,

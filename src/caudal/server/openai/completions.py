@@ -11,9 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from caudal.errors import InvalidParameter
-from caudal.messages import AddRequest
-from caudal.server.answer_reader import AnswerReader, Piece
-from caudal.server.answers import Answer
+from caudal.server.answer_reader import Piece
 from caudal.server.generation_response import GenerationResponse
 from caudal.server.openai.chat import FINGERPRINT
 from caudal.server.openai.completion_protocol import (
@@ -22,6 +20,7 @@ from caudal.server.openai.completion_protocol import (
     CompletionLogprobs,
     CompletionRequest,
 )
+from caudal.server.openai.new_answer import new_answer
 from caudal.server.openai.sampling_fields import (
     check_request_fields,
     check_token_ids,
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
     from caudal.messages import TokenLogprobs
     from caudal.sampling_params import SamplingParams
+    from caudal.server.answers import Answer
     from caudal.server.context import ServerContext
 
 DEFAULT_MAX_TOKENS = 16
@@ -100,17 +100,7 @@ def _answer(
 ) -> Answer:
     room = context.room_for_answer(prompt.token_ids, params.max_tokens, "prompt")
     params = msgspec.structs.replace(params, max_tokens=room)
-    request = AddRequest(
-        request_id=request_id,
-        prompt_token_ids=prompt.token_ids,
-        params=params,
-        eos_token_ids=tuple(context.tokenizer.eos_token_ids),
-        priority=body.priority or 0,
-        cache_salt=body.cache_salt or "",
-    )
-    detokenizer = context.tokenizer.detokenizer(prompt.token_ids, skip_special_tokens=params.skip_special_tokens)
-    reader = AnswerReader(detokenizer, params, include_stop=bool(body.include_stop_str_in_output))
-    return Answer(request, reader, context.metrics.timer(len(prompt.token_ids)))
+    return new_answer(request_id, prompt.token_ids, params, body, context)
 
 
 async def read_prompts(body: CompletionRequest, context: ServerContext) -> list[Prompt]:
