@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from pathlib import Path
 
 import httpx
 import openai
 import pytest
+from real_models import real_model
 
 pytest.importorskip("caudal._native", reason="the native module is not built")
 
@@ -20,20 +20,20 @@ TURNS = (
     ("user", "Tell me about {topic}. I am visitor {number}."),
     ("assistant", "Gladly, visitor {number}. " + "There is much to say about {topic}, and people disagree. " * 6),
     ("user", "Go on, and give me an example. " + "I would like it short, with a name and a year. " * 4),
-    ("assistant", "One example of {topic} is well known. " + "It took place long ago, near a town by a lake. " * 10),
+    ("assistant", "One example of {topic} is well known. " + "It took place long ago, near a town by a lake. " * 22),
     ("user", "¿Y qué más? Answer in a few words, please."),
 )
 
 
 def chat(number):
-    """The fields of one request: a conversation of about 350 tokens, no two alike."""
+    """The fields of one request: a conversation of about 500 tokens, no two alike."""
     topic = TOPICS[number % len(TOPICS)]
     return {
         "model": "smollm2",
         "messages": [{"role": role, "content": text.format(topic=topic, number=number)} for role, text in TURNS],
         "seed": number,
-        "max_tokens": 48 + number % 17,
-        "extra_body": {"ignore_eos": number % 2 == 0},
+        "max_tokens": 80 + number % 17,
+        "extra_body": {"ignore_eos": number % 8 != 0},
     }
 
 
@@ -89,20 +89,15 @@ def test_64_chats(smollm2_server):
 
     assert {reason for _, reason, _ in answers} <= {"stop", "length"}
     assert all(text and tokens >= 1 for text, _, (_, tokens) in answers)
-    assert max(s["vllm:num_requests_running"] for s in samples) == NUM_CHATS
+    # Some may have ended by themselves before the last prompt was read.
+    full = [s for s in samples if s["vllm:num_requests_running"] >= NUM_CHATS * 7 / 8]
+    assert full
 
     used = max(s["caudal:kv_cache_used_tokens"] for s in samples)
-    waste = [
-        1 - s["caudal:kv_cache_used_tokens"] / s["caudal:kv_cache_allocated_tokens"]
-        for s in samples
-        if s["vllm:num_requests_running"] == NUM_CHATS
-    ]
-    weights = 98e6
+    waste = [1 - s["caudal:kv_cache_used_tokens"] / s["caudal:kv_cache_allocated_tokens"] for s in full]
+    weights = real_model("smollm2").stat().st_size
     bar = 1.15 * (weights + used * KV_BYTES_PER_TOKEN) + 150e6
-    print("waste", sum(waste) / len(waste), max(waste), "used", used, "peak", peak / 1e6, "bar", bar / 1e6)
     assert sum(waste) / len(waste) < 0.04
     assert peak <= bar
 
-    began = time.monotonic()
     assert asyncio.run(one_by_one(smollm2_server.url)) == answers
-    print("alone", time.monotonic() - began)
