@@ -29,6 +29,7 @@ struct Path {
   int block_elems;
   int block_bytes;
   int chunk_elems;
+  int unpacked_bytes;      // of a block, as prepared
   bool exact;              // prepared means float32
   int prepare_from;        // tiles from which on weights are prepared; 0 is never
   const TileFn* direct;    // by width - 1: from packed weights; may be null
@@ -100,8 +101,12 @@ using Widths = std::make_integer_sequence<int, kTileWidth>;
 template <Format kFormat>
 constexpr Path quantized_path() {
   using Traits = TraitsOf<kFormat>;
-  Path path{Traits::kBlock, Traits::kBlockBytes, kChunk, false, 0, TileTable<Traits, false, Widths>::kTable, nullptr,
-            nullptr};
+  Path path{};
+  path.block_elems = Traits::kBlock;
+  path.block_bytes = Traits::kBlockBytes;
+  path.chunk_elems = kChunk;
+  path.unpacked_bytes = Traits::kBlock * 16 * Traits::kPlanes;
+  path.direct = TileTable<Traits, false, Widths>::kTable;
   if constexpr (unpack_from_tiles(Traits::kBitCount) > 0) {
     path.prepare_from = unpack_from_tiles(Traits::kBitCount);
     path.prepared = TileTable<Traits, true, Widths>::kTable;
@@ -113,21 +118,31 @@ constexpr Path quantized_path() {
 template <Format kFormat>
 constexpr Path exact_path() {
   using Traits = TraitsOf<kFormat>;
-  return {
-      Traits::kBlock,           Traits::kBlockBytes, kExactChunk, true, 1, nullptr, FloatTable<LoadF32, Widths>::kTable,
-      dequantize_blocks<Traits>};
+  Path path{};
+  path.block_elems = Traits::kBlock;
+  path.block_bytes = Traits::kBlockBytes;
+  path.chunk_elems = kExactChunk;
+  path.exact = true;
+  path.prepare_from = 1;
+  path.prepared = FloatTable<LoadF32, Widths>::kTable;
+  path.prepare = dequantize_blocks<Traits>;
+  return path;
 }
 
 template <class Load>
 constexpr Path float_path(bool widen) {
-  return {1,
-          Load::kBytes,
-          kExactChunk,
-          true,
-          widen ? 4 : 0,
-          FloatTable<Load, Widths>::kTable,
-          widen ? FloatTable<LoadF32, Widths>::kTable : nullptr,
-          widen ? widen_rows<Load> : nullptr};
+  Path path{};
+  path.block_elems = 1;
+  path.block_bytes = Load::kBytes;
+  path.chunk_elems = kExactChunk;
+  path.exact = true;
+  path.direct = FloatTable<Load, Widths>::kTable;
+  if (widen) {
+    path.prepare_from = 4;
+    path.prepared = FloatTable<LoadF32, Widths>::kTable;
+    path.prepare = widen_rows<Load>;
+  }
+  return path;
 }
 
 constexpr Path kPaths[kNumFormats] = {
@@ -172,8 +187,8 @@ CAUDAL_INLINE void store_result(const MatmulArgs& args, int panel, int row, cons
 }
 
 // What tile `tile` multiplies with, from element k of its rows.
-CAUDAL_INLINE TileArgs tile_args(const ActivationView& view, Tile tile, int k) {
-  const TileParts parts = tile_parts(view, tile);
+CAUDAL_INLINE TileArgs tile_args(const ActivationView& view, Tile tile, int term, int k) {
+  const TileParts parts = tile_parts(view, tile, term);
   const size_t offset = static_cast<size_t>(k) * static_cast<size_t>(tile.width);
   TileArgs args{};
   if (view.kind == ActivationKind::f32) {
@@ -193,14 +208,53 @@ CAUDAL_INLINE TileArgs tile_args(const ActivationView& view, Tile tile, int k) {
   return args;
 }
 
-// Tiles [tile_begin, tile_end) of one panel.
+// One bit per block of a chunk: whether it is an outlier in any row of the tile. [tile - tile_begin][chunk]
+void find_outliers(const ActivationView& view, int tile_begin, int tile_end, uint32_t* masks) {
+  const int num_blocks = view.cols / scale_elems(view.kind);
+  const int chunk = kChunk / scale_elems(view.kind);
+  for (int index = tile_begin; index < tile_end; ++index) {
+    const Tile tile = tile_at(view.num_rows, index);
+    const uint8_t* flags = outlier_flags(view, tile);
+    for (int block = 0; block < num_blocks; block += chunk) {
+      uint32_t mask = 0;
+      for (int i = 0; i < chunk && block + i < num_blocks; ++i) {
+        uint32_t any = 0;
+        for (int j = 0; j < tile.width; ++j) {
+          any |= *flags++;
+        }
+        mask |= any << i;
+      }
+      *masks++ = mask;
+    }
+  }
+}
+
+// Adds the second terms of the blocks in `mask`. `call` is that of the first terms, whose chunk begins at `block`.
+void add_second_terms(const ActivationView& x, const Path& path, Tile tile, TileFn multiply, TileArgs call, int block,
+                      uint32_t mask) {
+  while (mask != 0) {
+    const int first = __builtin_ctz(mask);
+    const uint32_t from_first = mask >> first;
+    const int count = from_first == 0xFFFFFFFFU ? 32 : __builtin_ctz(~from_first);
+    TileArgs second = tile_args(x, tile, kSecondTerm, (block + first) * path.block_elems);
+    second.panel = call.panel + static_cast<size_t>(first) * static_cast<size_t>(path.block_bytes);
+    second.unpacked = call.unpacked + static_cast<size_t>(first) * static_cast<size_t>(path.unpacked_bytes);
+    second.num_blocks = count;
+    second.carry = call.carry;
+    multiply(second);
+    mask = count == 32 ? 0 : mask & ~(((1U << count) - 1) << first);
+  }
+}
+
+// Tiles [tile_begin, tile_end) of one panel. The terms of a result are added chunk by chunk, first terms first.
 void multiply_panel(const MatmulArgs& args, const Path& path, int panel, int tile_begin, int tile_end,
-                    uint8_t* scratch) {
+                    const uint32_t* outliers, uint8_t* scratch) {
   const ActivationView& x = args.x;
   const int num_tiles = count_tiles(x.num_rows);
   const bool prepare = path.prepare_from > 0 && num_tiles >= path.prepare_from;
   const int num_blocks = x.cols / path.block_elems;
-  const int chunk = num_tiles == 1 && !prepare ? num_blocks : path.chunk_elems / path.block_elems;
+  const int chunk = path.exact && !prepare && num_tiles == 1 ? num_blocks : path.chunk_elems / path.block_elems;
+  const int num_chunks = (num_blocks + chunk - 1) / chunk;
   const uint8_t* weights = args.weights.data + static_cast<size_t>(panel) * args.weights.panel_bytes;
   float* carry = reinterpret_cast<float*>(scratch);
   uint8_t* prepared = scratch + kCarryBytes;
@@ -208,7 +262,8 @@ void multiply_panel(const MatmulArgs& args, const Path& path, int panel, int til
   const Tile last = tile_at(x.num_rows, tile_end - 1);
   const int end_row = last.first + last.width;
   std::memset(carry, 0, static_cast<size_t>(end_row - first_row) * 64);
-  for (int block = 0; block < num_blocks; block += chunk) {
+  for (int c = 0; c < num_chunks; ++c) {
+    const int block = c * chunk;
     const int count = num_blocks - block < chunk ? num_blocks - block : chunk;
     const uint8_t* blocks = weights + static_cast<size_t>(block) * static_cast<size_t>(path.block_bytes);
     if (prepare) {
@@ -220,13 +275,17 @@ void multiply_panel(const MatmulArgs& args, const Path& path, int panel, int til
                                          : static_cast<size_t>(count * path.block_bytes);
     for (int index = tile_begin; index < tile_end; ++index) {
       const Tile tile = tile_at(x.num_rows, index);
-      TileArgs tile_call = tile_args(x, tile, block * path.block_elems);
-      tile_call.panel = prepare && path.exact ? prepared : blocks;
-      tile_call.unpacked = prepared;
-      tile_call.num_blocks = path.exact ? count * path.block_elems : count;
-      tile_call.ahead = ahead;
-      tile_call.carry = carry + static_cast<size_t>(tile.first - first_row) * 16;
-      (prepare ? path.prepared : path.direct)[tile.width - 1](tile_call);
+      const TileFn multiply = (prepare ? path.prepared : path.direct)[tile.width - 1];
+      TileArgs call = tile_args(x, tile, kFirstTerm, block * path.block_elems);
+      call.panel = prepare && path.exact ? prepared : blocks;
+      call.unpacked = prepared;
+      call.num_blocks = path.exact ? count * path.block_elems : count;
+      call.ahead = ahead;
+      call.carry = carry + static_cast<size_t>(tile.first - first_row) * 16;
+      multiply(call);
+      if (outliers != nullptr) {
+        add_second_terms(x, path, tile, multiply, call, block, outliers[(index - tile_begin) * num_chunks + c]);
+      }
       ahead = 0;
     }
   }
@@ -235,16 +294,26 @@ void multiply_panel(const MatmulArgs& args, const Path& path, int panel, int til
   }
 }
 
-size_t scratch_bytes(int) { return kScratchBytes; }
+constexpr size_t outlier_bytes(int cols) {
+  return static_cast<size_t>((cols + kChunk - 1) / kChunk) * static_cast<size_t>(kGroupTiles) * sizeof(uint32_t);
+}
+
+size_t scratch_bytes(int max_cols) { return kScratchBytes + outlier_bytes(max_cols); }
 
 void matmul(const MatmulArgs& args, int panel_begin, int panel_end, void* scratch) {
   const int format = static_cast<int>(args.weights.format);
-  const Path& path = args.x.kind == ActivationKind::f32 ? kExactPaths[format] : kPaths[format];
+  const bool is_exact = args.x.kind == ActivationKind::f32;
+  const Path& path = is_exact ? kExactPaths[format] : kPaths[format];
   const int num_tiles = count_tiles(args.x.num_rows);
-  for (int panel = panel_begin; panel < panel_end; ++panel) {
-    for (int tile = 0; tile < num_tiles; tile += kGroupTiles) {
-      const int end = tile + kGroupTiles < num_tiles ? tile + kGroupTiles : num_tiles;
-      multiply_panel(args, path, panel, tile, end, static_cast<uint8_t*>(scratch));
+  uint8_t* memory = static_cast<uint8_t*>(scratch);
+  uint32_t* outliers = is_exact ? nullptr : reinterpret_cast<uint32_t*>(memory + kScratchBytes);
+  for (int tile = 0; tile < num_tiles; tile += kGroupTiles) {
+    const int end = tile + kGroupTiles < num_tiles ? tile + kGroupTiles : num_tiles;
+    if (outliers != nullptr) {
+      find_outliers(args.x, tile, end, outliers);
+    }
+    for (int panel = panel_begin; panel < panel_end; ++panel) {
+      multiply_panel(args, path, panel, tile, end, outliers, memory);
     }
   }
 }

@@ -26,6 +26,15 @@ def rows_of(num_rows, cols, seed=1):
     return np.random.default_rng(seed).standard_normal((num_rows, cols), dtype=np.float32)
 
 
+def rows_with_outliers(num_rows, cols, seed=1):
+    """Normal values, and here and there a value that stands out; each row has others."""
+    x = rows_of(num_rows, cols, seed)
+    rng = np.random.default_rng(seed + 1)
+    x[rng.random(x.shape) < 0.004] *= 60
+    x[::3, 0] = 90
+    return x
+
+
 def packed(stored, threads=1):
     rows, cols = stored.values.shape
     return _native.PackedMatrix(stored.name, stored.data, rows, cols, threads)
@@ -58,8 +67,8 @@ def test_products_with_int8_activations(isa, name):
         stored = random_matrix(name, 37, cols)
         matrix = packed(stored)
         for num_rows in ROW_COUNTS:
-            x = rows_of(num_rows, cols)
-            assert_product(_native.matmul(x, matrix, isa), quantized_rows(x, name), stored.values)
+            for x in (rows_of(num_rows, cols), rows_with_outliers(num_rows, cols)):
+                assert_product(_native.matmul(x, matrix, isa), quantized_rows(x, name), stored.values)
 
 
 def test_exact_products(isa, name):
@@ -75,7 +84,7 @@ def test_exact_products(isa, name):
 def test_a_row_has_the_same_bits_in_any_company_and_split(isa, name, exact):
     cols = cols_of(name)[-1]
     matrix = packed(random_matrix(name, 80, cols))
-    x = rows_of(33, cols)
+    x = rows_with_outliers(33, cols)
     together = _native.matmul(x, matrix, isa, exact=exact)
     for num_rows in (1, 2, 3, 4, 5, 6, 7, 12, 13, 24, 25, 32):
         assert np.array_equal(_native.matmul(x[:num_rows], matrix, isa, exact=exact), together[:num_rows])
@@ -87,15 +96,26 @@ def test_every_instruction_set_gives_the_bits_of_the_scalar_one(isa, name):
     cols = cols_of(name)[-1]
     matrix = packed(random_matrix(name, 37, cols))
     for num_rows in ROW_COUNTS:
-        x = rows_of(num_rows, cols)
+        x = rows_with_outliers(num_rows, cols)
         for exact in (False, True):
             reference = _native.matmul(x, matrix, "scalar", exact=exact)
             assert np.array_equal(_native.matmul(x, matrix, isa, exact=exact), reference)
 
 
+def test_outliers_do_not_coarsen_their_neighbours(isa, name):
+    cols = cols_of(name)[-1]
+    stored = random_matrix(name, 16, cols)
+    x = rows_of(9, cols)
+    x[:, 5] = 400
+    x[4, cols // 2] = -1000
+    error = _native.matmul(x, packed(stored), isa) - x.astype(np.float64) @ stored.values.astype(np.float64).T
+    # One term alone would keep an outlier's neighbours in steps of 400 / 127 and be off by 5 and more.
+    assert np.abs(error).max() < 2
+
+
 def test_many_columns_are_done_in_groups(isa):
     stored = random_matrix("Q4_K", 16, 256)
-    x = rows_of(900, 256)
+    x = rows_with_outliers(900, 256)
     assert_product(_native.matmul(x, packed(stored), isa), quantized_rows(x, "Q4_K"), stored.values)
 
 

@@ -29,7 +29,8 @@ class Random {
 };
 
 enum class Weights { random, largest, tiny_scales, huge_scales };
-enum class Inputs { random, extremes, zeros, tiny };
+enum class Inputs { random, extremes, zeros, tiny, outliers };
+constexpr int kNumInputs = 5;
 
 // Where the float16 fields of a stored block are.
 std::vector<int> half_fields(Format format) {
@@ -97,6 +98,7 @@ std::vector<float> inputs(int rows, int stride, int cols, Inputs kind, Random& r
       if (kind == Inputs::extremes) v = random.next() % 3 == 0 ? -127.0F : 127.0F;
       if (kind == Inputs::zeros) v = k % 64 < 32 ? 0.0F : v;
       if (kind == Inputs::tiny) v *= 1e-38F;
+      if (kind == Inputs::outliers && random.next() % 200 == 0) v *= 100.0F;
       x[static_cast<size_t>(t) * static_cast<size_t>(stride) + static_cast<size_t>(k)] = v;
     }
   }
@@ -197,7 +199,7 @@ int check_format(const KernelTable& table, const KernelTable& scalar, Format for
       std::vector<float> bias(static_cast<size_t>(rows));
       for (float& b : bias) b = random.uniform();
       for (int t = 1; t <= 33; t += t < 9 ? 1 : 4) {
-        const auto x = inputs(t, x_stride, cols, static_cast<Inputs>((t + kind) % 4), random);
+        const auto x = inputs(t, x_stride, cols, static_cast<Inputs>((t + kind) % kNumInputs), random);
         for (const ActivationKind activation : {info.activation, ActivationKind::f32}) {
           const Case c{&matrix.view(), activation, x.data(), x_stride, t, t % 3 == 0 ? nullptr : bias.data(),
                        t % 2 == 0};
