@@ -1,6 +1,7 @@
 #include "program.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 
@@ -235,7 +236,7 @@ void Program::finish(int logits) {
   epochs_.push_back(epoch + 1);
   place_values();
   place_scratch();
-  claims_ = std::make_unique<Claim[]>(phases_.size());
+  claims_ = std::make_unique<Claim[]>(static_cast<size_t>(kClaimSets * pool_.size()));
 }
 
 void Program::place_values() {
@@ -293,25 +294,40 @@ const float* Program::run(Step& step) {
       step.chunks.push_back({r, t, std::min(kQueriesPerChunk, step.query_starts[r + 1] - t)});
     }
   }
-  for (size_t p = 0; p < phases_.size(); ++p) claims_[p].next.store(0, std::memory_order_relaxed);
+  for (int i = 0; i < kClaimSets * pool_.size(); ++i) claims_[static_cast<size_t>(i)].taken.store(0);
   pool_.run([&](int thread) { run_thread(step, thread); });
   return value(logits_).data;
 }
 
 void Program::run_thread(const Step& step, int thread) {
   const int threads = pool_.size();
-  void* scratch = scratch_[static_cast<size_t>(thread)];
   for (size_t p = 0; p < phases_.size(); ++p) {
-    if (p > 0 && epochs_[p] != epochs_[p - 1]) pool_.barrier();
+    const bool is_new_epoch = p > 0 && epochs_[p] != epochs_[p - 1];
+    if (is_new_epoch) {
+      pool_.barrier();
+      // The set of the epoch that all have left becomes that of the epoch after the next.
+      claims_of(epochs_[p] + 2)[thread].taken.store(0, std::memory_order_relaxed);
+    }
     const Phase& phase = *phases_[p];
     if (phase.by_rows()) {
-      int rows = step.rows_of(phase.domain());
-      int begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-      if (begin < end) phase.work(step, begin, end, scratch);
-      continue;
+      const int rows = step.rows_of(phase.domain());
+      const int begin = rows * thread / threads, end = rows * (thread + 1) / threads;
+      if (begin < end) phase.work(step, begin, end, scratch_[static_cast<size_t>(thread)]);
+    } else if (step.rows_of(phase.domain()) > 0) {
+      run_tasks(phase, step, thread, claims_of(epochs_[p]));
     }
-    const int tasks = step.rows_of(phase.domain()) > 0 ? phase.num_tasks(step) : 0;
-    for (int task; (task = claims_[p].next.fetch_add(1, std::memory_order_relaxed)) < tasks;) {
+  }
+}
+
+// A thread does its own share in order, so that memory streams, and then helps the others with theirs.
+void Program::run_tasks(const Phase& phase, const Step& step, int thread, Claim* claims) {
+  const int threads = pool_.size(), tasks = phase.num_tasks(step);
+  void* scratch = scratch_[static_cast<size_t>(thread)];
+  const auto share = [&](int t) { return static_cast<int>(static_cast<int64_t>(tasks) * t / threads); };
+  for (int i = 0; i < threads; ++i) {
+    const int owner = (thread + i) % threads;
+    const int begin = share(owner), end = share(owner + 1);
+    for (int task; (task = begin + claims[owner].taken.fetch_add(1, std::memory_order_relaxed)) < end;) {
       phase.work(step, task, task + 1, scratch);
     }
   }

@@ -59,6 +59,13 @@ class Program {
  private:
   static constexpr int kNumKinds = 3;
 
+  // How much of a thread's share of a phase's tasks has been taken, by itself or by threads that had finished theirs.
+  struct alignas(64) Claim {
+    std::atomic<int> taken{0};
+  };
+  // Three epochs' worth: threads may be in one, its set was cleared two epochs before, and nobody is in the third.
+  static constexpr int kClaimSets = 3;
+
   Value& value(int index) const { return *values_.at(static_cast<size_t>(index)); }
   int make_value(int width, Domain domain);
   template <class P>
@@ -68,6 +75,8 @@ class Program {
   void place_scratch();
   void check_pages(const Step& step, int group, int window) const;
   void run_thread(const Step& step, int thread);
+  void run_tasks(const Phase& phase, const Step& step, int thread, Claim* claims);
+  Claim* claims_of(int epoch) { return claims_.get() + epoch % kClaimSets * pool_.size(); }
   void expect_width(int index, int width, const char* what) const;
 
   const KernelTable& kernels_;
@@ -89,10 +98,7 @@ class Program {
   int max_columns_ = 0;
   size_t attention_scratch_ = 0;
   std::vector<uint8_t*> scratch_;
-  struct alignas(64) Claim {
-    std::atomic<int> next{0};
-  };
-  std::unique_ptr<Claim[]> claims_;
+  std::unique_ptr<Claim[]> claims_;  // [kClaimSets][threads]
 };
 
 }  // namespace caudal
