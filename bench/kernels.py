@@ -41,12 +41,15 @@ def random_matrix(name: str, rows: int, num_threads: int) -> _native.PackedMatri
     block = FORMATS[name]
     size = rows * COLS // block.block_elems * block.block_bytes
     pattern = np.random.default_rng(0).integers(0, 36, size=1 << 20, dtype=np.uint8)
-    return _native.PackedMatrix(name, np.resize(pattern, size), rows, COLS, num_threads)
+    matrix = _native.PackedMatrix(name, rows, COLS)
+    matrix.pack(np.resize(pattern, size), 0, rows, num_threads)
+    return matrix
 
 
 def calibration_gmac_per_s(isa: str) -> float:
     """Return the best rate of a product of floats that stay in the second-level cache."""
-    matrix = _native.PackedMatrix("F32", np.ones(256 * 768, np.float32).view(np.uint8), 256, 768)
+    matrix = _native.PackedMatrix("F32", 256, 768)
+    matrix.pack(np.ones(256 * 768, np.float32).view(np.uint8), 0, 256)
     x = np.ones((48, 768), np.float32)
     best = float("inf")
     for _ in range(100):

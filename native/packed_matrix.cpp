@@ -16,20 +16,31 @@ constexpr size_t kHugePage = size_t{2} << 20;
 // Kernels prefetch and load a little past the last panel.
 constexpr size_t kSlack = 64;
 
-// Rows of one panel as the packers want them: null pointers for the rows past the end.
-struct PanelRows {
-  const uint8_t* rows[kPanelRows];
+// A strip of stored rows; `first` is the row that src points to.
+struct Strip {
+  const uint8_t* src;
+  int first;
 };
 
-PanelRows panel_rows(const PackedView& view, const uint8_t* src, int panel) {
+// Packs panels [panel_begin, panel_end), whose rows are in the strip. Rows past the matrix's last become zeros.
+void pack_panels(const PackedView& view, Strip strip, uint8_t* dst, int panel_begin, int panel_end) {
   const FormatInfo& info = format_info(view.format);
-  const size_t row_bytes = static_cast<size_t>(view.cols / info.block_elems) * static_cast<size_t>(info.block_bytes);
-  PanelRows result;
-  for (int r = 0; r < kPanelRows; ++r) {
-    const int row = panel * kPanelRows + r;
-    result.rows[r] = row < view.rows ? src + static_cast<size_t>(row) * row_bytes : nullptr;
+  const auto block_bytes = static_cast<size_t>(info.block_bytes);
+  const int num_blocks = view.cols / info.block_elems;
+  const std::vector<uint8_t> zeros(block_bytes, 0);
+  for (int panel = panel_begin; panel < panel_end; ++panel) {
+    uint8_t* to = dst + static_cast<size_t>(panel) * view.panel_bytes;
+    for (int block = 0; block < num_blocks; ++block) {
+      const uint8_t* blocks[kPanelRows];
+      for (int r = 0; r < kPanelRows; ++r) {
+        const int row = panel * kPanelRows + r;
+        const size_t at = static_cast<size_t>(row - strip.first) * static_cast<size_t>(num_blocks);
+        blocks[r] = row < view.rows ? strip.src + (at + static_cast<size_t>(block)) * block_bytes : zeros.data();
+      }
+      pack_block(view.format, blocks, to);
+      to += info.panel_block_bytes;
+    }
   }
-  return result;
 }
 
 }  // namespace
@@ -70,24 +81,6 @@ PackedView packed_shape(Format format, int rows, int cols) {
 
 size_t packed_bytes(const PackedView& view) { return static_cast<size_t>(view.num_panels) * view.panel_bytes; }
 
-void repack_panels(const PackedView& view, const uint8_t* src, uint8_t* dst, int panel_begin, int panel_end) {
-  const FormatInfo& info = format_info(view.format);
-  const std::vector<uint8_t> zeros(static_cast<size_t>(info.block_bytes), 0);
-  for (int panel = panel_begin; panel < panel_end; ++panel) {
-    const PanelRows from = panel_rows(view, src, panel);
-    uint8_t* to = dst + static_cast<size_t>(panel) * view.panel_bytes;
-    const uint8_t* blocks[kPanelRows];
-    for (int block = 0; block < view.cols / info.block_elems; ++block) {
-      for (int r = 0; r < kPanelRows; ++r) {
-        const size_t offset = static_cast<size_t>(block) * static_cast<size_t>(info.block_bytes);
-        blocks[r] = from.rows[r] != nullptr ? from.rows[r] + offset : zeros.data();
-      }
-      pack_block(view.format, blocks, to);
-      to += info.panel_block_bytes;
-    }
-  }
-}
-
 PackedMatrix::PackedMatrix(Format format, int rows, int cols) : view_(packed_shape(format, rows, cols)) {
   // One huge page more than needed, so that the data can start at the boundary of one.
   const bool is_large = packed_bytes(view_) >= kHugePage;
@@ -96,22 +89,29 @@ PackedMatrix::PackedMatrix(Format format, int rows, int cols) : view_(packed_sha
   view_.data = memory_.data() + (is_large && past != 0 ? kHugePage - past : 0);
 }
 
-PackedMatrix::PackedMatrix(Format format, int rows, int cols, const uint8_t* src, int threads)
-    : PackedMatrix(format, rows, cols) {
-  const int count = std::clamp(threads, 1, view_.num_panels);
-  const auto share = [&](int i) { return static_cast<int>(static_cast<int64_t>(view_.num_panels) * i / count); };
-  std::vector<std::thread> workers;
-  for (int i = 1; i < count; ++i) {
-    workers.emplace_back([this, src, begin = share(i), end = share(i + 1)] { repack(src, begin, end); });
+void PackedMatrix::pack(const uint8_t* src, int first, int count, int threads) {
+  const bool is_inside = first >= 0 && first <= view_.rows && count > 0 && count <= view_.rows - first;
+  const bool is_last = is_inside && first + count == view_.rows;
+  if (!is_inside || first % kPanelRows != 0 || (count % kPanelRows != 0 && !is_last)) {
+    throw std::invalid_argument(std::to_string(count) + " rows from row " + std::to_string(first) + " on, of " +
+                                std::to_string(view_.rows) + ": expected whole panels of " +
+                                std::to_string(kPanelRows) + " rows inside the matrix");
   }
-  repack(src, share(0), share(1));
+  const int panel_begin = first / kPanelRows;
+  const int num_panels = (count + kPanelRows - 1) / kPanelRows;
+  const int num_workers = std::clamp(threads, 1, num_panels);
+  const auto share = [&](int i) {
+    return panel_begin + static_cast<int>(static_cast<int64_t>(num_panels) * i / num_workers);
+  };
+  auto* dst = const_cast<uint8_t*>(view_.data);
+  std::vector<std::thread> workers;
+  for (int i = 1; i < num_workers; ++i) {
+    workers.emplace_back([=, this] { pack_panels(view_, {src, first}, dst, share(i), share(i + 1)); });
+  }
+  pack_panels(view_, {src, first}, dst, share(0), share(1));
   for (std::thread& worker : workers) {
     worker.join();
   }
-}
-
-void PackedMatrix::repack(const uint8_t* src, int panel_begin, int panel_end) {
-  repack_panels(view_, src, const_cast<uint8_t*>(view_.data), panel_begin, panel_end);
 }
 
 }  // namespace caudal

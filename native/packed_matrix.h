@@ -1,4 +1,4 @@
-// Weight matrices in the R16 layout (formats/format_info.h), built once at load from GGUF rows.
+// Weight matrices in the R16 layout (formats/format_info.h), built at load from GGUF rows.
 #pragma once
 
 #include <cstddef>
@@ -22,20 +22,16 @@ size_t stored_bytes(Format format, int rows, int cols);
 PackedView packed_shape(Format format, int rows, int cols);
 size_t packed_bytes(const PackedView& view);
 
-// Writes panels [panel_begin, panel_end) of `view` to dst, its first byte being that of panel 0, from the stored
-// rows at src. Ranges are independent, so threads may share a matrix. Rows past the last one become zeros.
-void repack_panels(const PackedView& view, const uint8_t* src, uint8_t* dst, int panel_begin, int panel_end);
-
 // Owns the bytes of a packed matrix, in huge pages where the system has them.
 class PackedMatrix {
  public:
-  // Reserves the memory only; fill it with repack. Throws std::bad_alloc.
+  // Reserves the memory; its values are undefined until every row has been packed. Throws std::bad_alloc, and
+  // std::invalid_argument as stored_bytes does.
   PackedMatrix(Format format, int rows, int cols);
-  // Packs src with `threads` threads.
-  PackedMatrix(Format format, int rows, int cols, const uint8_t* src, int threads);
 
-  // Packs panels [panel_begin, panel_end) from the matrix's stored rows; any thread, ranges that do not overlap.
-  void repack(const uint8_t* src, int panel_begin, int panel_end);
+  // Packs `count` stored rows, the first of them being row `first`, with `threads` threads. Strips that do not
+  // overlap may be packed in any order. Throws std::invalid_argument unless they are whole panels of the matrix.
+  void pack(const uint8_t* src, int first, int count, int threads);
 
   const PackedView& view() const { return view_; }
   size_t bytes() const { return packed_bytes(view_); }

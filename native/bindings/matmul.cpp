@@ -48,12 +48,15 @@ const KernelTable& table_of(const std::optional<std::string>& isa) {
   return isa ? kernel_table(*isa) : default_table();
 }
 
-void create_matrix(PackedMatrix* self, const std::string& format_name, Array1<uint8_t> data, int rows, int cols,
-                   int threads) {
-  const Format format = format_from_name(format_name);
-  expect_length(data, stored_bytes(format, rows, cols), "data");
+void create_matrix(PackedMatrix* self, const std::string& format_name, int rows, int cols) {
+  new (self) PackedMatrix(format_from_name(format_name), rows, cols);
+}
+
+void pack_rows(PackedMatrix& self, Array1<uint8_t> data, int first_row, int num_rows, int threads) {
+  const PackedView& view = self.view();
+  expect_length(data, stored_bytes(view.format, num_rows, view.cols), "data");
   const nb::gil_scoped_release release;
-  new (self) PackedMatrix(format, rows, cols, data.data(), threads);
+  self.pack(data.data(), first_row, num_rows, threads);
 }
 
 void dequantize_into(const PackedView& view, int row, const KernelTable& table, float* out) {
@@ -141,9 +144,12 @@ auto matmul(Array2<float> x, const PackedMatrix& matrix, const std::optional<std
 }  // namespace
 
 void bind_matmul(nb::module_& m) {
-  nb::class_<PackedMatrix>(m, "PackedMatrix", "A weight matrix in the layout of the kernels. Immutable.")
-      .def("__init__", &create_matrix, nb::arg("format"), nb::arg("data"), nb::arg("rows"), nb::arg("cols"),
-           nb::arg("threads") = 1, "Packs the bytes of a GGUF tensor; they are not kept.")
+  nb::class_<PackedMatrix>(m, "PackedMatrix",
+                           "A weight matrix in the layout of the kernels. Its values are undefined until every row has "
+                           "been packed.")
+      .def("__init__", &create_matrix, nb::arg("format"), nb::arg("rows"), nb::arg("cols"))
+      .def("pack", &pack_rows, nb::arg("data"), nb::arg("first_row"), nb::arg("num_rows"), nb::arg("threads") = 1,
+           "Packs rows from the bytes of a GGUF tensor, which are not kept. Strips begin at multiples of 16 rows.")
       .def_prop_ro("rows", [](const PackedMatrix& p) { return p.view().rows; })
       .def_prop_ro("cols", [](const PackedMatrix& p) { return p.view().cols; })
       .def_prop_ro("format", [](const PackedMatrix& p) { return format_info(p.view().format).name; })

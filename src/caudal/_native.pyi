@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 class PackedMatrix:
-    """A weight matrix in the layout of the kernels. Immutable."""
+    """A weight matrix in the layout of the kernels. Its values are undefined until every row has been packed."""
 
-    def __init__(self, format: str, data: NDArray[np.uint8], rows: int, cols: int, threads: int = 1) -> None:
-        """Packs the bytes of a GGUF tensor; they are not kept."""
+    def __init__(self, format: str, rows: int, cols: int) -> None: ...
+    def pack(self, data: NDArray[np.uint8], first_row: int, num_rows: int, threads: int = 1) -> None:
+        """Packs rows from the bytes of a GGUF tensor, which are not kept. Strips begin at multiples of 16 rows."""
 
     @property
     def rows(self) -> int: ...

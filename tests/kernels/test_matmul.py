@@ -37,7 +37,9 @@ def rows_with_outliers(num_rows, cols, seed=1):
 
 def packed(stored, threads=1):
     rows, cols = stored.values.shape
-    return _native.PackedMatrix(stored.name, stored.data, rows, cols, threads)
+    matrix = _native.PackedMatrix(stored.name, rows, cols)
+    matrix.pack(stored.data, 0, rows, threads)
+    return matrix
 
 
 @pytest.fixture(params=ISAS)
@@ -148,23 +150,39 @@ def test_threads_pack_the_same_bytes(name):
     assert np.array_equal(one.dequantize(), three.dequantize())
 
 
+def test_strips_pack_the_same_bytes(name):
+    stored = random_matrix(name, 83, cols_of(name)[-1])
+    rows, cols = stored.values.shape
+    row_bytes = len(stored.data) // rows
+    strips = _native.PackedMatrix(name, rows, cols)
+    for start, stop in ((64, 83), (0, 16), (16, 64)):
+        strips.pack(stored.data[start * row_bytes : stop * row_bytes], start, stop - start, threads=2)
+    assert np.array_equal(strips.dequantize(), packed(stored).dequantize())
+
+
+@pytest.mark.parametrize(("first", "count"), [(8, 16), (0, 8), (16, 16), (-16, 16), (0, 48), (2**31 - 16, 16)])
+def test_strips_that_are_no_whole_panels(first, count):
+    with pytest.raises(ValueError, match=r"expected whole panels of 16 rows inside the matrix"):
+        _native.PackedMatrix("F32", 20, 1).pack(np.zeros(4 * count, np.uint8), first, count)
+
+
 def test_empty_batch(isa):
     assert _native.matmul(rows_of(0, 32), packed(random_matrix("Q8_0", 5, 32)), isa).shape == (0, 5)
 
 
 def test_unknown_format():
     with pytest.raises(ValueError, match=r"unknown weight format 'Q9_Z': expected one of Q4_0, .*F32"):
-        _native.PackedMatrix("Q9_Z", np.zeros(34, np.uint8), 1, 32)
+        _native.PackedMatrix("Q9_Z", 1, 32)
 
 
 def test_columns_that_are_no_whole_blocks():
     with pytest.raises(ValueError, match=r"Q4_K matrix of 1 x 128: .* multiples of 256"):
-        _native.PackedMatrix("Q4_K", np.zeros(72, np.uint8), 1, 128)
+        _native.PackedMatrix("Q4_K", 1, 128)
 
 
 def test_too_few_bytes():
     with pytest.raises(ValueError, match=r"data: expected 68 elements, got 34"):
-        _native.PackedMatrix("Q8_0", np.zeros(34, np.uint8), 2, 32)
+        _native.PackedMatrix("Q8_0", 2, 32).pack(np.zeros(34, np.uint8), 0, 2)
 
 
 def test_wrong_arguments_of_a_product():

@@ -47,6 +47,8 @@ class Tensor:
             self.format,
             (stop - start, *self.shape[1:]),
             self.data[start * step : stop * step],
+            self.mapping,
+            self.start + start * step,
         )
 
     def release(self) -> None:

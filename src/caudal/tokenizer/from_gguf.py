@@ -16,6 +16,7 @@ from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 
 from caudal.errors import CheckpointError, UnsupportedFormat
 from caudal.tokenizer.chat_template import CHATML, ChatTemplate
+from caudal.tokenizer.freed_memory import give_back_freed_memory
 from caudal.tokenizer.gguf_vocabulary import CONTROL, UNKNOWN, USER_DEFINED, GgufVocabulary, read_vocabulary
 from caudal.tokenizer.pre_tokenizers import PreTokenizer, find_pre_tokenizer
 from caudal.tokenizer.spm_merges import spm_merges
@@ -57,7 +58,13 @@ def load_tokenizer(metadata: Mapping[str, object], *, path: object = None) -> To
     Raises UnsupportedFormat for a kind or pre-tokeniser that Caudal does not know, CheckpointError for keys that
     are missing or make no sense.
     """
-    vocabulary = read_vocabulary(metadata, path=path)
+    tokenizer = _build(read_vocabulary(metadata, path=path), path)
+    # Building takes several times the memory of what is built, and the model's weights come next.
+    give_back_freed_memory()
+    return tokenizer
+
+
+def _build(vocabulary: GgufVocabulary, path: object) -> Tokenizer:
     ids: dict[str, int] = {}
     for token_id, text in enumerate(vocabulary.tokens):
         ids.setdefault(text, token_id)

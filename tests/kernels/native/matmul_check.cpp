@@ -194,7 +194,8 @@ int check_format(const KernelTable& table, const KernelTable& scalar, Format for
     for (int kind = 0; kind < 4; ++kind) {
       const int rows = 16 * (1 + kind) + kind * 5;
       const auto stored = stored_matrix(format, rows, cols, static_cast<Weights>(kind), random);
-      const PackedMatrix matrix(format, rows, cols, stored.data(), 1);
+      PackedMatrix matrix(format, rows, cols);
+      matrix.pack(stored.data(), 0, rows, 1);
       const int x_stride = (cols + 15) / 16 * 16;
       std::vector<float> bias(static_cast<size_t>(rows));
       for (float& b : bias) b = random.uniform();

@@ -9,8 +9,6 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from caudal import _native
 from caudal.backends.base import SampleOutput
 from caudal.backends.cpu.threads import usable_cores
@@ -20,6 +18,7 @@ from caudal.quant import FORMATS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from caudal.backends.base import Activation, AttentionSpec, KVLayer, RopeSpec, SamplingBatch
@@ -31,6 +30,8 @@ logger = logging.getLogger(__name__)
 KERNEL_FORMATS = frozenset({"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16", "F32"})
 # What a format without a kernel becomes: more bits than any such format has.
 FALLBACK_FORMAT = "F16"
+STRIP_ELEMS = 1 << 23
+PANEL_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +109,22 @@ class CpuBackend:
         return _native.Vector(tensor.dequantize().reshape(-1))
 
     def matrix(self, tensor: Tensor) -> _native.PackedMatrix:
-        """Repack a matrix for the kernels. A format without a kernel is dequantised, and the log says so once."""
+        """Repack a matrix for the kernels. A format without a kernel is dequantised, and the log says so once.
+
+        It is done in strips, each given back to the system when it is packed, so that the file's memory and the
+        packed one are never both held whole.
+        """
         rows, columns = tensor.shape
-        format_name, data = tensor.format, tensor.data
-        if format_name not in KERNEL_FORMATS:
-            self._say_fallback(format_name)
-            format_name, data = FALLBACK_FORMAT, _requantized(tensor)
-        packed = _native.PackedMatrix(format_name, data, rows, columns, self.num_threads)
-        tensor.release()
+        has_kernel = tensor.format in KERNEL_FORMATS
+        if not has_kernel:
+            self._say_fallback(tensor.format)
+        packed = _native.PackedMatrix(tensor.format if has_kernel else FALLBACK_FORMAT, rows, columns)
+        step = _strip_rows(columns)
+        for first in range(0, rows, step):
+            strip = tensor.rows(first, min(first + step, rows))
+            data = strip.data if has_kernel else FORMATS[FALLBACK_FORMAT].quantize(strip.dequantize().reshape(-1))
+            packed.pack(data, first, strip.shape[0], self.num_threads)
+            strip.release()
         self.weights_bytes += packed.nbytes
         return packed
 
@@ -210,15 +219,6 @@ def available_isas() -> tuple[str, ...]:
     return tuple(_native.available_isas())
 
 
-def _requantized(tensor: Tensor) -> NDArray[np.uint8]:
-    """Dequantise to FALLBACK_FORMAT in strips, so that no whole copy in float32 is ever held."""
-    rows, columns = tensor.shape
-    target = FORMATS[FALLBACK_FORMAT]
-    row_bytes = columns // target.block_elems * target.block_bytes
-    out = np.empty(rows * row_bytes, np.uint8)
-    strip = max(1, (1 << 22) // columns)
-    for start in range(0, rows, strip):
-        stop = min(start + strip, rows)
-        values = tensor.rows(start, stop).dequantize().reshape(-1)
-        out[start * row_bytes : stop * row_bytes] = target.quantize(values)
-    return out
+def _strip_rows(columns: int) -> int:
+    """Return how many rows to pack at once: whole panels of about STRIP_ELEMS elements."""
+    return max(1, STRIP_ELEMS // columns // PANEL_ROWS) * PANEL_ROWS
