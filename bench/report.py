@@ -22,13 +22,15 @@ READMES = ("README.md", "README.es.md")
 WORDS = {
     "README.md": {
         "model": "model", "test": "test", "ratio": "ratio", "none": "Not measured yet.",
-        "note": "{cpu}, {threads} threads, commit {commit}; medians of {rounds} interleaved rounds; llama.cpp with the "
-        "best of its flags. Made by `python bench/compare.py` and `python bench/report.py --write`.",
+        "note": "{cpu}, {threads} threads, commit {commit}; medians of {rounds} interleaved rounds; Caudal with "
+        "{ours}, llama.cpp built for {theirs} and with the best of its flags. Made by `python bench/compare.py` and "
+        "`python bench/report.py --write`.",
     },
     "README.es.md": {
         "model": "modelo", "test": "prueba", "ratio": "razón", "none": "Todavía sin medir.",
-        "note": "{cpu}, {threads} hilos, commit {commit}; medianas de {rounds} rondas intercaladas; llama.cpp con sus "
-        "mejores opciones. Hecho con `python bench/compare.py` y `python bench/report.py --write`.",
+        "note": "{cpu}, {threads} hilos, commit {commit}; medianas de {rounds} rondas intercaladas; Caudal con {ours}, "
+        "llama.cpp compilado para {theirs} y con sus mejores opciones. Hecho con `python bench/compare.py` y "
+        "`python bench/report.py --write`.",
     },
 }  # fmt: skip
 TESTS = {
@@ -68,7 +70,15 @@ def table(readme: str) -> str:
         f"| {row['ratio']:.2f} |"
         for row in rows
     ]
-    return "\n".join(lines) + "\n\n" + words["note"].format(**rows[-1])
+    last = rows[-1]
+    builds = {"ours": last["caudal_info"]["isa"], "theirs": best_extension(last["llama_cpp_info"])}
+    return "\n".join(lines) + "\n\n" + words["note"].format(**last, **builds)
+
+
+def best_extension(llama_cpp_info: dict[str, str]) -> str:
+    """Return the widest vector extension that llama.cpp says it was built for."""
+    on = {part.split("=")[0].strip() for part in llama_cpp_info.get("system_info", "").replace(":", "|").split("|")}
+    return next((name for name in ("AVX512", "AVX2", "AVX", "NEON") if name in on), "this machine").lower()
 
 
 def with_table(readme: str) -> tuple[str, str]:
