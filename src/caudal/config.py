@@ -12,6 +12,11 @@ from caudal.errors import ConfigError
 ENVIRONMENT = ("CAUDAL_ISA", "CAUDAL_THREADS", "CAUDAL_CACHE_DIR", "CAUDAL_TEST_MODELS")
 
 
+_AT_LEAST_ONE = (
+    *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_queue_len", "kv_cache_bytes", "num_threads"),
+)
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The engine's configuration.
 
@@ -50,7 +55,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         if self.backend not in ("cpu", "reference"):
             message = f"backend is {self.backend!r}; expected 'cpu' or 'reference'"
             raise ConfigError(message)
-        for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_queue_len", "num_threads"):
+        for name in _AT_LEAST_ONE:
             value = getattr(self, name)
             if value is not None and value < 1:
                 message = f"{name} is {value}; expected at least 1"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, cast
@@ -12,7 +13,7 @@ import msgspec
 from caudal.checkpoint import open_checkpoint
 from caudal.config import EngineConfig
 from caudal.engine.load import load_engine_from
-from caudal.errors import CaudalError, EngineDead
+from caudal.errors import CaudalError, EngineDead, EngineUnavailable, Overloaded
 from caudal.hub.resolve import resolve
 from caudal.messages import AddRequest
 from caudal.sampling_params import SamplingParams
@@ -75,15 +76,13 @@ class _Answer:
 
     def take(self, update: Update) -> Chunk:
         """Return the piece that an update brings."""
-        if update.error is not None:
-            raise EngineDead(update.error)
         visible = [t for t in update.token_ids if t != update.stop_token_id]
         self._num_tokens += len(update.token_ids)
         text = self._detokenizer.push(visible)
         if update.finish_reason is not None:
             text += self._detokenizer.flush()
         reason = update.finish_reason
-        if self._num_tokens >= self.request.params.min_tokens:
+        if self._num_tokens > self.request.params.min_tokens:
             text, matched = self._stops.push(text)
             if matched is not None:
                 reason = "stop"
@@ -101,8 +100,44 @@ class _Answer:
         )
 
 
+class _OpenRequest:
+    """A request in the engine, and the pieces of its answer that nobody has read yet."""
+
+    def __init__(self, answer: _Answer) -> None:
+        self.answer = answer
+        self.chunks: deque[Chunk] = deque()
+        self.error: str | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no further piece will come."""
+        return self.answer.finished or self.error is not None
+
+    def take(self, update: Update) -> None:
+        """Keep what an update brings."""
+        if self.has_ended:
+            return
+        self.error = update.error
+        if self.error is None:
+            self.chunks.append(self.answer.take(update))
+
+    def read(self) -> list[Chunk]:
+        """Return the unread pieces.
+
+        Raises:
+            EngineDead: there are none, and the engine failed while it served the request.
+        """
+        if not self.chunks and self.error is not None:
+            raise EngineDead(self.error)
+        unread = list(self.chunks)
+        self.chunks.clear()
+        return unread
+
+
 class LLM:
     """A model, its tokenizer and an engine in this process. Not for several threads at once.
+
+    Several streams may be open: reading one computes steps that serve all of them.
 
     Args:
         model: a path, a demo model's name or a name in the Hugging Face cache.
@@ -121,6 +156,8 @@ class LLM:
             self.tokenizer: Tokenizer = load_tokenizer(checkpoint.metadata, path=path)
             self.engine: Engine = load_engine_from(checkpoint, config)
         self._ids = itertools.count()
+        self._open: dict[str, _OpenRequest] = {}
+        self._is_closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -129,14 +166,17 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """Forget every request. The memory goes with the object."""
-        self.engine.fail_all("the engine was closed")
+        """End every request; streams still open raise EngineDead. The memory goes with the object."""
+        self._is_closed = True
+        self._deliver(self.engine.fail_all("the LLM was closed before the answer was complete"))
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Chunk]:
         """Yield one answer piece by piece; closing the iterator aborts it. `params.n` must be 1.
 
         Raises:
             PromptTooLong, InvalidParameter: the request can never be served.
+            Overloaded: too many requests are open.
+            EngineUnavailable: the LLM is closed.
             EngineDead: the engine failed while it served the request.
         """
         request = self._request(prompt, params or SamplingParams())
@@ -145,17 +185,46 @@ class LLM:
         return cast("Iterator[Chunk]", chunks)
 
     def _chunks(self, request: AddRequest) -> Iterator[Chunk | None]:
-        answer = _Answer(self.tokenizer, request)
-        request_id = request.request_id
-        self.engine.add_request(request)
+        opened = self._add(request)
         try:
             yield None
-            while not answer.finished:
-                for update in self.engine.step():
-                    if update.request_id == request_id and not answer.finished:
-                        yield answer.take(update)
+            while opened.chunks or not opened.answer.finished:
+                yield from opened.read()
+                if not opened.has_ended:
+                    self._step()
         finally:
-            self.engine.abort(request_id)
+            self._forget(request.request_id)
+
+    def _add(self, request: AddRequest) -> _OpenRequest:
+        """Give a request to the engine."""
+        if self._is_closed:
+            message = "this LLM is closed; make a new one"
+            raise EngineUnavailable(message)
+        self.engine.add_request(request)
+        opened = self._open[request.request_id] = _OpenRequest(_Answer(self.tokenizer, request))
+        return opened
+
+    def _forget(self, request_id: str) -> None:
+        """Drop a request, in the engine too unless it has ended there."""
+        self._open.pop(request_id, None)
+        self.engine.abort(request_id)
+
+    def _step(self) -> None:
+        """Compute a step and keep what it brings for whoever reads it."""
+        self._deliver(self.engine.step())
+        if not self.engine.has_work:
+            for opened in self._open.values():
+                if not opened.has_ended:  # a step that was interrupted took the request along
+                    opened.error = "the request was lost when a step was interrupted; ask again"
+
+    def _deliver(self, updates: Sequence[Update]) -> None:
+        for update in updates:
+            opened = self._open.get(update.request_id)
+            if opened is None:
+                continue
+            opened.take(update)
+            if opened.answer.finished:
+                self.engine.abort(update.request_id)  # a stop string ends an answer before the engine does
 
     def chat_stream(
         self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None, **template: Any
@@ -180,23 +249,33 @@ class LLM:
             for prompt, p in zip(many, each, strict=True)
             for index in range(p.n)
         ]
-        answers = {request.request_id: _Answer(self.tokenizer, request) for request in requests}
-        chunks: dict[str, list[Chunk]] = {request_id: [] for request_id in answers}
+        chunks: dict[str, list[Chunk]] = {request.request_id: [] for request in requests}
+        waiting = deque(requests)
+        unfinished: list[_OpenRequest] = []
         try:
-            for request in requests:
-                self.engine.add_request(request)
-            while not all(answer.finished for answer in answers.values()):
-                for update in self.engine.step():
-                    answer = answers.get(update.request_id)
-                    if answer is None or answer.finished:
-                        continue
-                    chunks[update.request_id].append(answer.take(update))
-                    if answer.finished:
-                        self.engine.abort(update.request_id)
+            while waiting or unfinished:
+                unfinished += self._add_some(waiting, can_wait=bool(unfinished))
+                self._step()
+                for opened in unfinished:
+                    chunks[opened.answer.request.request_id] += opened.read()
+                unfinished = [opened for opened in unfinished if not opened.answer.finished]
         finally:
-            for request_id in answers:
-                self.engine.abort(request_id)
+            for request_id in chunks:
+                self._forget(request_id)
         return [_joined(pieces) for pieces in chunks.values()]
+
+    def _add_some(self, waiting: deque[AddRequest], *, can_wait: bool) -> list[_OpenRequest]:
+        """Add as many requests as the queue takes; if that is none, others must be under way."""
+        added: list[_OpenRequest] = []
+        while waiting:
+            try:
+                added.append(self._add(waiting[0]))
+            except Overloaded:
+                if not added and not can_wait:
+                    raise
+                break
+            waiting.popleft()
+        return added
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None, **template: Any
@@ -226,7 +305,7 @@ def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 def _nth_answer(params: SamplingParams, index: int) -> SamplingParams:
     """Parameters of answer `index` of n: one answer, with a seed of its own."""
-    seed = None if params.seed is None else params.seed + index
+    seed = params.seed if params.seed is None or index == 0 else (params.seed + index) % 2**64
     return msgspec.structs.replace(params, n=1, seed=seed)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from caudal.errors import InvalidParameter
@@ -9,6 +11,7 @@ from caudal.errors import InvalidParameter
 MAX_LOGPROBS = 100
 MAX_STOP_STRINGS = 64
 MAX_N = 128
+MAX_LOGIT_BIAS = 1e9
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,7 +26,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         typical_p: locally typical sampling (Meister et al. 2022); 1 is off.
         repetition_penalty: divides positive logits of tokens seen in prompt or answer (CTRL, Keskar et al. 2019).
         presence_penalty, frequency_penalty: subtracted for tokens of the answer, as OpenAI defines them.
-        logit_bias: token id -> number added to its logit.
+        logit_bias: token id -> number added to its logit, from -1e9 to 1e9; -inf bans the token.
         seed: makes the answer reproducible; None draws one per request.
         stop: strings that end the answer; they are not part of it.
         stop_token_ids: token ids that end the answer, beside the model's own.
@@ -66,6 +69,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         if len(self.stop) > MAX_STOP_STRINGS or "" in self.stop:
             message = f"stop has {len(self.stop)} strings; expected at most {MAX_STOP_STRINGS}, none of them empty"
             raise InvalidParameter(message, parameter="stop")
+        for token_id, bias in self.logit_bias.items():
+            if not (abs(bias) <= MAX_LOGIT_BIAS or bias == -math.inf):
+                message = f"logit_bias of token {token_id} is {bias}; expected a number from -1e9 to 1e9"
+                raise InvalidParameter(message, parameter="logit_bias")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             message = f"min_tokens is {self.min_tokens}; expected at most max_tokens ({self.max_tokens})"
             raise InvalidParameter(message, parameter="min_tokens")

@@ -6,6 +6,7 @@ Source: the GGUF file format, versions 2 and 3.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from caudal.quant import FORMATS
 
 if TYPE_CHECKING:
     import mmap
+    from collections.abc import Iterable
     from pathlib import Path
 
 MAX_KEYS = 1 << 16
@@ -81,7 +83,18 @@ def read_header(data: mmap.mmap, path: Path) -> GGUFHeader:
             fact = f"tensor {info.name!r} is listed twice"
             raise reader.error(fact, at)
         tensors[info.name] = place_tensor(reader, at, info, alignment, (data_start, len(data)))
+    check_overlaps(reader, tensors.values())
     return GGUFHeader(version, metadata, tensors)
+
+
+def check_overlaps(reader: ByteReader, tensors: Iterable[TensorInfo]) -> None:
+    """Fail if two tensors share bytes: a small file could then ask for any amount of memory."""
+    by_start = sorted(tensors, key=lambda info: info.start)
+    for info, following in pairwise(by_start):
+        if info.start + info.num_bytes > following.start:
+            fact = f"tensors {info.name!r} and {following.name!r} overlap: the first takes bytes {info.start} to "
+            fact += f"{info.start + info.num_bytes}"
+            raise reader.error(fact, following.start)
 
 
 def read_version(reader: ByteReader, data: mmap.mmap) -> int:

@@ -51,6 +51,11 @@ class Tensor:
             self.start + start * step,
         )
 
+    def elements(self, start: int, stop: int) -> Tensor:
+        """Return elements [start, stop) of a vector, as float32."""
+        values = self.dequantize().reshape(-1)[start:stop]
+        return Tensor(f"{self.name}[{start}:{stop}]", "F32", (stop - start,), values.view("u1"))
+
     def release(self) -> None:
         """Give back the memory that reading the tensor took. It stays usable: the file is read again when needed."""
         if self.mapping is None or not hasattr(mmap, "MADV_DONTNEED"):

@@ -63,9 +63,15 @@ class Admission:
             misfits.append(seq)
             if len(misfits) == MAX_MISFITS or seq.has_started:
                 break
-        if self._stuck is None and misfits:
-            self._stuck = min(misfits, key=lambda seq: seq.rank)
+        self._note_misfits(misfits)
         return None
+
+    def _note_misfits(self, misfits: list[Sequence]) -> None:
+        """Watch over the first of the most urgent that do not fit; a more urgent one takes the place of another."""
+        if misfits:
+            first = min(misfits, key=lambda seq: seq.rank)
+            if self._stuck is None or first.request.priority < self._stuck.request.priority:
+                self._stuck = first
 
     def _candidates(self, waiting: WaitingQueue, loads: Mapping[str, int]) -> Iterator[Sequence]:
         """The queue in fair order, or what is left of it when the stuck sequence was passed too often."""

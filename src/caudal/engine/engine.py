@@ -121,7 +121,7 @@ class Engine:
         return None if update is None else self._last_update(update)
 
     def step(self) -> list[Update]:
-        """Run one step and say what happened."""
+        """Run one step and say what happened. An interrupt (Ctrl-C) ends the step's requests and is passed on."""
         plan = self._scheduler.schedule()
         if plan is None:
             return []
@@ -132,6 +132,9 @@ class Engine:
         except Exception as error:
             logger.exception("a step failed; its %d requests end with an error", len(plan.rows))
             return self._fail(plan, f"the engine failed while it computed this request ({type(error).__name__})")
+        except BaseException:
+            self._fail(plan, "the step was interrupted")
+            raise
         self._num_steps += 1
         return self._commit(plan, sampled)
 

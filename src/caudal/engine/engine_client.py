@@ -237,6 +237,9 @@ class EngineClient:
     def _send(self, message: ToEngine) -> None:
         if self._channel is not None:
             self._channel.send(encode(message))
+        elif isinstance(message, AddRequest):  # the process died since generate() was called
+            text = "the engine is starting; try again in a moment"
+            raise EngineUnavailable(text)
 
     def _receive(self, message: FromEngine) -> None:
         self._watch.note(message)

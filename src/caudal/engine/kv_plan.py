@@ -40,7 +40,8 @@ def plan_blocks(demands: Sequence[KVDemand], config: EngineConfig, max_model_len
     Raises:
         ConfigError: the budget does not hold one block for every group.
     """
-    budget = config.kv_cache_bytes or int(free_memory_bytes() * FREE_MEMORY_SHARE)
+    given = config.kv_cache_bytes
+    budget = int(free_memory_bytes() * FREE_MEMORY_SHARE) if given is None else given
     size = config.block_size
     low, high = 0, config.max_num_seqs * _blocks(max_model_len, size)
     while low < high:
@@ -75,23 +76,28 @@ def _blocks(num_tokens: int, block_size: int) -> int:
     return -(-num_tokens // block_size)
 
 
-def free_memory_bytes() -> int:
+def free_memory_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Return the memory that may still be used: MemAvailable, less if a cgroup limit says so.
 
-    Source: proc(5) `/proc/meminfo`; Linux cgroup v2 `memory.max` and `memory.current`.
+    Files in the page cache count as free in both, for the system takes their memory back when it is asked for; the
+    model's own file is there after it was read.
+
+    Source: proc(5) `/proc/meminfo`; Linux cgroup v2 `memory.max`, `memory.current` and `memory.stat`.
     """
     free = FALLBACK_BYTES
     try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
+        for line in (proc / "meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 free = int(line.split()[1]) * 1024
     except OSError:
         return free
     try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        limit = (cgroup / "memory.max").read_text().strip()
         if limit.isdecimal():
-            used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-            free = min(free, max(0, int(limit) - used))
+            used = int((cgroup / "memory.current").read_text())
+            stats = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+            cached = int(stats.get("inactive_file", 0)) + int(stats.get("active_file", 0))
+            free = min(free, max(0, int(limit) - used + cached))
     except OSError:
         return free
     return free

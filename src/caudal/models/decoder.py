@@ -9,7 +9,6 @@ V vocabulary. Names of tensors are those of the GGUF specification.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -159,15 +158,9 @@ def _take_fused(
     start = 0
     for size in out_sizes:
         stop = start + size
-        parts.append((matrix.rows(start, stop), None if bias is None else _elements(bias, start, stop)))
+        parts.append((matrix.rows(start, stop), None if bias is None else bias.elements(start, stop)))
         start = stop
     return parts
-
-
-def _elements(vector: Tensor, start: int, stop: int) -> Tensor:
-    """Elements [start, stop) of a vector: the rows of a one-column matrix."""
-    column = replace(vector, shape=(*vector.shape, 1))
-    return replace(column.rows(start, stop), shape=(stop - start,))
 
 
 def _place(parts: Sequence[tuple[Tensor, Tensor | None]], ops: Backend) -> Array:

@@ -168,7 +168,7 @@ class _GGUFSpec:
         dims = self._keys.int("rope.dimension_count", head_size)
         if not 0 < dims <= head_size or dims % 2:
             self._fail("rope.dimension_count", dims, f"an even number up to the head size, {head_size}")
-        theta = self._positive("rope.freq_base", 10000.0)
+        theta = self._rope_base("rope.freq_base", 10000.0)
         interleaved = self._row.gguf_interleaved_rope
         frequencies, attention_factor = self._scaled_frequencies(theta, dims)
         if not all(0 <= value < math.inf for value in (*frequencies, attention_factor)):
@@ -177,7 +177,7 @@ class _GGUFSpec:
         local_theta = self._keys.float("rope.freq_base_swa", self._row.local_rope_theta)
         if local_theta is None:
             return main, main
-        local_theta = self._positive("rope.freq_base_swa", local_theta)
+        local_theta = self._rope_base("rope.freq_base_swa", local_theta)
         return main, RopeSpec(rope.plain_frequencies(local_theta, dims), dims, interleaved)
 
     def _scaled_frequencies(self, theta: float, dims: int) -> tuple[tuple[float, ...], float]:
@@ -268,6 +268,12 @@ class _GGUFSpec:
         value = self._keys.float(key) if default is None else self._keys.float(key, default)
         if not 0 < value < math.inf:
             self._fail(key, value, "a positive number")
+        return value
+
+    def _rope_base(self, key: str, default: float) -> float:
+        value = self._keys.float(key, default)
+        if not 1 <= value < math.inf:
+            self._fail(key, value, "a number of at least 1")
         return value
 
     def _fail(self, key: str, value: object, expected: str) -> NoReturn:
