@@ -117,6 +117,22 @@ def a_request_that_does_not_fit_lets_others_past_but_not_for_ever(core=CORE):
     assert scene.first_token["small 0"] < scene.first_token["large"], "a large request blocked the queue"
 
 
+def an_urgent_large_request_is_not_hidden_by_a_less_urgent_one(core=CORE):
+    scene = Scene(core, num_blocks=20, max_num_seqs=4, max_num_batched_tokens=64)
+    scene.add("running", 20, max_tokens=30)
+    scene.step()
+    scene.add("large", 70, priority=1)
+    scene.add("small", 8, max_tokens=4)
+    scene.step()
+    scene.add("urgent large", 70)
+    for index in range(40):
+        scene.add(f"small {index}", 8, max_tokens=4)
+        scene.step()
+        if "urgent large" in scene.first_token:
+            return
+    raise AssertionError("an urgent large request starved behind a less urgent one")
+
+
 def an_urgent_request_takes_the_place_of_others(core=CORE):
     scene = Scene(core, max_num_seqs=2, max_num_batched_tokens=64)
     for index in range(4):
@@ -166,6 +182,7 @@ SCENARIOS = (
     a_busy_tenant_does_not_take_the_slots_of_another,
     tenants_get_equal_shares,
     a_request_that_does_not_fit_lets_others_past_but_not_for_ever,
+    an_urgent_large_request_is_not_hidden_by_a_less_urgent_one,
     an_urgent_request_takes_the_place_of_others,
     a_preempted_request_keeps_its_place_and_its_work,
     identical_prompts_that_arrive_together_are_computed_once,

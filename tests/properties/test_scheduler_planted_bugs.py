@@ -151,6 +151,12 @@ BUGS = (
         "        if seq is self._stuck:\n            self._stuck = None",
         "        pass",
     ),
+    Bug(
+        "a less urgent request that is stuck hides a more urgent one",
+        "admission.py",
+        "if self._stuck is None or first.request.priority < self._stuck.request.priority:",
+        "if self._stuck is None:",
+    ),
     Bug("overtaking has no limit", "admission.py", "stuck.num_overtakes += 1", "stuck.num_overtakes += 0"),
     Bug("whoever does not fit blocks the queue", "admission.py", "MAX_MISFITS = 4", "MAX_MISFITS = 1"),
     Bug(

@@ -227,6 +227,8 @@ BAD = {
     "tensors bad offset": (gguf([], [tensor("t", (4,), 0, 16)], FOUR * 2), "offset 16, which is not a multiple"),
     "tensors huge offset": (gguf([], [tensor("t", (4,), 0, (1 << 64) - 32)], FOUR), "should take bytes"),
     "tensors duplicate name": (gguf([], [T4, tensor("t", (4,), 0, 32)], FOUR * 2), "tensor 't' is listed twice"),
+    "tensors overlap": (gguf([], [T4, tensor("u", (4,), 0, 0)], FOUR), "'t' and 'u' overlap: the first takes bytes"),
+    "tensors overlap in part": (gguf([], [tensor("t", (12,)), tensor("u", (4,), 0, 32)], FOUR * 2), "overlap"),
     "tensors inconsistent align": (
         gguf([pair(ALIGN, U32, 64)], [T4, tensor("u", (4,), 0, 32)], FOUR * 2, align=64),
         "not a multiple of the alignment 64",
@@ -338,7 +340,7 @@ def test_split_file_with_another_name(tmp_path):
     [
         (split_pairs(2, 3), [tensor("t1", (4,))], "split.no and split.count are 2 and 3; expected 1 and 3"),
         ([], [tensor("t1", (4,))], "split.no and split.count are -1 and -1"),
-        (split_pairs(1, 3), [T4, tensor("t0", (4,))], "tensor 't0' is also in an earlier shard"),
+        (split_pairs(1, 3), [tensor("t0", (4,))], "tensor 't0' is also in an earlier shard"),
         (split_pairs(1, 3), [tensor("t1", (8, 4))], "should take bytes"),
         ([pair("split.no", STRING, "1")], [T4], "split.no is '1'; expected a whole number"),
     ],

@@ -148,6 +148,7 @@ def test_a_longer_context_than_the_model_has_is_refused(tmp_path):
         ({"rope.dimension_count": 15}, "rope.dimension_count is 15; expected an even number up to the head size, 16"),
         ({"rope.dimension_count": 18}, "rope.dimension_count is 18"),
         ({"rope.freq_base": float("nan")}, "rope.freq_base is nan"),
+        ({"rope.freq_base": 5e-324}, "rope.freq_base is .*expected a number of at least 1"),
         ({"rope.scaling.type": "dynamic"}, "rope.scaling.type is dynamic; expected none, linear or yarn"),
         ({"rope.scaling.factor": -2.0}, "rope.scaling.factor is -2"),
         ({"expert_count": 8}, "mixture of experts"),
