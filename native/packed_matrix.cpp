@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -106,7 +107,12 @@ void PackedMatrix::pack(const uint8_t* src, int first, int count, int threads) {
   auto* dst = const_cast<uint8_t*>(view_.data);
   std::vector<std::thread> workers;
   for (int i = 1; i < num_workers; ++i) {
-    workers.emplace_back([=, this] { pack_panels(view_, {src, first}, dst, share(i), share(i + 1)); });
+    const auto work = [=, this] { pack_panels(view_, {src, first}, dst, share(i), share(i + 1)); };
+    try {
+      workers.emplace_back(work);
+    } catch (const std::system_error&) {  // no more threads: slower, not wrong
+      work();
+    }
   }
   pack_panels(view_, {src, first}, dst, share(0), share(1));
   for (std::thread& worker : workers) {

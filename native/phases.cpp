@@ -23,11 +23,11 @@ void RopeAnglesPhase::work(const Step& step, int begin, int end, void*) const {
   const size_t half = inv_freq.size(), sin_offset = static_cast<size_t>(out->stride) / 2;
   for (int t = begin; t < end; ++t) {
     float* row = out->row(t);
-    const auto position = static_cast<float>(step.positions[t]);
+    const auto position = static_cast<double>(step.positions[t]);
     for (size_t i = 0; i < half; ++i) {
-      float angle = position * inv_freq[i];
-      row[i] = std::cos(angle) * attention_factor;
-      row[sin_offset + i] = std::sin(angle) * attention_factor;
+      const double angle = position * inv_freq[i];  // a float would be off by hundredths at large positions
+      row[i] = static_cast<float>(std::cos(angle) * attention_factor);
+      row[sin_offset + i] = static_cast<float>(std::sin(angle) * attention_factor);
     }
   }
 }

@@ -31,7 +31,7 @@ struct RmsNormPhase final : Phase {
 
 // Writes cos and sin of every token's angles: [cos, padded to 16][sin].
 struct RopeAnglesPhase final : Phase {
-  std::vector<float> inv_freq;
+  std::vector<double> inv_freq;
   float attention_factor;
   const Value* out;
   bool by_rows() const override { return true; }

@@ -122,7 +122,7 @@ int Program::rms_norm(int x, const float* weight, int group, float eps) {
 }
 
 int Program::rope(int x, const RopeTable* table, int head_size) {
-  if (table->rotary > head_size || value(x).width % head_size != 0) {
+  if (head_size < 1 || table->rotary > head_size || value(x).width % head_size != 0) {
     throw std::invalid_argument("rope: " + std::to_string(table->rotary) + " rotary dims, heads of " +
                                 std::to_string(head_size) + ", " + std::to_string(value(x).width) + " columns");
   }
@@ -288,6 +288,7 @@ size_t Program::buffer_bytes() const {
 }
 
 const float* Program::run(Step& step) {
+  if (logits_ < 0) throw std::logic_error("run before finish");
   step.chunks.clear();
   for (int r = 0; r < step.num_rows; ++r) {
     for (int t = step.query_starts[r]; t < step.query_starts[r + 1]; t += kQueriesPerChunk) {

@@ -15,7 +15,7 @@
 namespace caudal {
 
 struct RopeTable {
-  std::vector<float> inv_freq;
+  std::vector<double> inv_freq;
   int rotary;
   bool interleaved;
   float attention_factor;

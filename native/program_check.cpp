@@ -1,7 +1,9 @@
 // Bounds of a step, checked before any kernel sees it.
 #include <algorithm>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "program.h"
 
@@ -33,7 +35,8 @@ void check_rows(const Step& step) {
   }
   for (int r = 0; r < step.num_rows; ++r) {
     int begin = step.query_starts[r], end = step.query_starts[r + 1];
-    if (end <= begin) refuse("row " + std::to_string(r) + " has no tokens");
+    if (end <= begin || end > step.num_tokens) refuse("row " + std::to_string(r) + " has no tokens, or too many");
+    if (step.context_lens[r] < end - begin) refuse("row " + std::to_string(r) + " has more tokens than context");
     for (int t = begin; t < end; ++t) {
       if (step.positions[t] != step.context_lens[r] - (end - t) || step.positions[t] < 0) {
         refuse("positions of row " + std::to_string(r) + " do not end at its context length");
@@ -56,9 +59,7 @@ void Program::check(const Step& step) const {
 void Program::check_pages(const Step& step, int group, int window) const {
   const auto g = static_cast<size_t>(group);
   const int size = cache_.block_size(), blocks = cache_.num_blocks(group), width = step.table_widths[g];
-  for (int t = 0; t < step.num_tokens; ++t) {
-    if (step.slots[g][t] < 0 || step.slots[g][t] >= blocks * size) refuse("slot out of range");
-  }
+  std::vector<int32_t> written;
   for (int r = 0; r < step.num_rows; ++r) {
     int first = step.positions[step.query_starts[r]], last = step.context_lens[r] - 1;
     int begin = window > 0 ? std::max(0, first - window + 1) : 0;
@@ -70,7 +71,19 @@ void Program::check_pages(const Step& step, int group, int window) const {
                std::to_string(table[page]) + " of " + std::to_string(blocks));
       }
     }
+    for (int t = step.query_starts[r]; t < step.query_starts[r + 1]; ++t) {
+      const int position = step.positions[t];
+      if (step.slots[g][t] != int64_t{table[position / size]} * size + position % size) {
+        refuse("slot " + std::to_string(step.slots[g][t]) + " of row " + std::to_string(r) +
+               " is not that of position " + std::to_string(position));
+      }
+    }
+    for (int page = first / size; page <= last / size; ++page) written.push_back(table[page]);
   }
+  // Threads write rows at the same time, so no two of them may share a block.
+  std::sort(written.begin(), written.end());
+  const auto twice = std::adjacent_find(written.begin(), written.end());
+  if (twice != written.end()) refuse("two rows write KV block " + std::to_string(*twice));
 }
 
 }  // namespace caudal

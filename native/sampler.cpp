@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <new>
 
 namespace caudal {
 
@@ -171,13 +172,17 @@ class Draw {
 
   // `total` is the weight of the candidates that are left.
   int32_t pick(double total) {
-    const double target = Sampler::uniform(a_.seeds[row_], a_.positions[row_]) * total;
-    double running = 0.0;
-    for (size_t i = 0; i < ranking_.size(); ++i) {
-      running += weight(ranking_[i]);
-      if (running > target) return ranking_[i].id;
+    const double u = Sampler::uniform(a_.seeds[row_], a_.positions[row_]);
+    // A total that was summed in float32 may be a little too large; then the candidates' own sum decides.
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      double running = 0.0;
+      for (size_t i = 0; i < ranking_.size(); ++i) {
+        running += weight(ranking_[i]);
+        if (running > u * total) return ranking_[i].id;
+      }
+      total = running;
     }
-    return ranking_[ranking_.size() - 1].id;
+    return ranking_.size() == 0 ? kNoToken : ranking_[ranking_.size() - 1].id;
   }
 
   double sum() const {
@@ -214,7 +219,7 @@ int32_t Sampler::choose(const SamplingArgs& a, int row, const float* logits, Wor
   const bool whole = a.top_k[row] <= 0 && a.min_p[row] <= 0.0f;
   double total = 0.0;
   if (whole || (a.top_k[row] <= 0 && a.top_p[row] < 1.0f)) {
-    total = kernels_.elementwise.exp_sum(logits, a.vocabulary, 1.0f / temperature, best / temperature);
+    total = kernels_.elementwise.exp_sum(logits, a.vocabulary, 1.0f / temperature, best);
   }
   draw.truncate(total);
   const bool truncated = !whole || a.top_p[row] < 1.0f || a.typical_p[row] < 1.0f;
@@ -224,18 +229,20 @@ int32_t Sampler::choose(const SamplingArgs& a, int row, const float* logits, Wor
 void Sampler::report(const SamplingArgs& a, int row, const SamplingResult& result, Workspace& w) const {
   const float* raw = a.logits + static_cast<size_t>(a.rows[row]) * a.logits_stride;
   const float best = kernels_.elementwise.max_value(raw, a.vocabulary);
-  const float log_total =
-      best + static_cast<float>(std::log(kernels_.elementwise.exp_sum(raw, a.vocabulary, 1.0f, best)));
+  const double log_total = std::log(kernels_.elementwise.exp_sum(raw, a.vocabulary, 1.0f, best));
+  const auto logprob = [&](float logit) {
+    return static_cast<float>((static_cast<double>(logit) - static_cast<double>(best)) - log_total);
+  };
   const float chosen = raw[result.token_ids[row]];
   int32_t rank = 1;
   for (int i = 0; i < a.vocabulary; ++i) rank += raw[i] > chosen ? 1 : 0;
-  result.logprobs[row] = chosen - log_total;
+  result.logprobs[row] = logprob(chosen);
   result.ranks[row] = rank;
   const auto wanted = static_cast<size_t>(std::min(a.num_logprobs[row], a.vocabulary));
   // A heap of the likeliest so far, the least of them on top.
   w.candidates.clear();
   for (int i = 0; i < a.vocabulary && wanted > 0; ++i) {
-    Candidate c{raw[i], i};
+    const Candidate c{std::isnan(raw[i]) ? -HUGE_VALF : raw[i], i};
     if (w.candidates.size() == wanted) {
       if (!likelier(c, w.candidates.front())) continue;
       std::pop_heap(w.candidates.begin(), w.candidates.end(), likelier);
@@ -248,7 +255,7 @@ void Sampler::report(const SamplingArgs& a, int row, const SamplingResult& resul
   const size_t base = static_cast<size_t>(row) * static_cast<size_t>(a.max_logprobs);
   for (size_t i = 0; i < w.candidates.size(); ++i) {
     result.top_ids[base + i] = w.candidates[i].id;
-    result.top_logprobs[base + i] = w.candidates[i].logit - log_total;
+    result.top_logprobs[base + i] = logprob(w.candidates[i].logit);
   }
 }
 
@@ -257,8 +264,12 @@ void Sampler::sample(const SamplingArgs& args, const SamplingResult& result) {
   auto work = [&](int thread) {
     Workspace& w = workspaces_[static_cast<size_t>(thread)];
     for (int row; (row = next.fetch_add(1)) < args.num_rows;) {
-      result.token_ids[row] = choose(args, row, edited_logits(args, row, w), w);
-      if (args.num_logprobs[row] >= 0 && result.token_ids[row] != kNoToken) report(args, row, result, w);
+      try {
+        result.token_ids[row] = choose(args, row, edited_logits(args, row, w), w);
+        if (args.num_logprobs[row] >= 0 && result.token_ids[row] != kNoToken) report(args, row, result, w);
+      } catch (const std::bad_alloc&) {  // must not leave the pool: this row has no token
+        result.token_ids[row] = kNoToken;
+      }
     }
   };
   if (args.num_rows == 1) return work(0);

@@ -1,5 +1,7 @@
 #include "thread_pool.h"
 
+#include <system_error>
+
 namespace caudal {
 
 namespace {
@@ -18,10 +20,17 @@ inline void pause_briefly() {
 }  // namespace
 
 ThreadPool::ThreadPool(int num_threads) : num_threads_(num_threads < 1 ? 1 : num_threads) {
-  for (int thread = 1; thread < num_threads_; ++thread) threads_.emplace_back([this, thread] { serve(thread); });
+  try {
+    for (int thread = 1; thread < num_threads_; ++thread) threads_.emplace_back([this, thread] { serve(thread); });
+  } catch (const std::system_error&) {
+    leave();
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { leave(); }
+
+void ThreadPool::leave() {
   leaving_.store(true);
   generation_.value.fetch_add(1);
   generation_.value.notify_all();
@@ -50,7 +59,8 @@ void ThreadPool::barrier() {
   uint32_t phase = phase_.value.load(std::memory_order_acquire);
   if (arrived_.value.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<uint32_t>(num_threads_)) {
     arrived_.value.store(0, std::memory_order_relaxed);
-    phase_.value.store(phase + 1, std::memory_order_release);
+    // A locked operation: notify_all must not look for sleepers before this is visible to them.
+    phase_.value.fetch_add(1, std::memory_order_acq_rel);
     phase_.value.notify_all();
     return;
   }

@@ -13,6 +13,7 @@ namespace caudal {
 
 class ThreadPool {
  public:
+  // Throws std::system_error if the system gives no more threads.
   explicit ThreadPool(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -33,6 +34,7 @@ class ThreadPool {
   };
 
   void serve(int thread);
+  void leave();
   static void wait_while(const std::atomic<uint32_t>& value, uint32_t old);
 
   int num_threads_;

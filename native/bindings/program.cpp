@@ -55,6 +55,7 @@ std::vector<int> add_linear(Program& program, const std::vector<const PackedMatr
   std::vector<PackedView> views;
   std::vector<const float*> data;
   for (size_t i = 0; i < matrices.size(); ++i) {
+    if (matrices[i] == nullptr) throw std::invalid_argument("linear: a matrix is None");
     views.push_back(matrices[i]->view());
     check_vector(biases[i], static_cast<size_t>(views.back().rows), "linear bias");
     data.push_back(biases[i] ? biases[i]->data() : nullptr);
@@ -116,7 +117,7 @@ void bind_parts(nb::module_& m) {
   nb::class_<RopeTable>(m, "RopeTable", "A rotary embedding.")
       .def(
           "__init__",
-          [](RopeTable* self, const std::vector<float>& inv_freq, int rotary, bool interleaved, float factor) {
+          [](RopeTable* self, const std::vector<double>& inv_freq, int rotary, bool interleaved, float factor) {
             if (inv_freq.size() * 2 != static_cast<size_t>(rotary)) {
               throw std::invalid_argument("RopeTable: expected rotary_dims / 2 frequencies");
             }

@@ -3,6 +3,8 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "arrays.h"
@@ -21,8 +23,9 @@ nb::ndarray<nb::numpy, T> owned_array(size_t rows, size_t columns) {
 }
 
 template <class T>
-nb::ndarray<nb::numpy, T> owned_matrix(size_t rows, size_t columns) {
-  auto* data = new T[rows * columns + 1]();
+nb::ndarray<nb::numpy, T> owned_matrix(size_t rows, size_t columns, T fill) {
+  auto* data = new T[rows * columns + 1];
+  std::fill_n(data, rows * columns + 1, fill);
   nb::capsule owner(data, [](void* p) noexcept { delete[] static_cast<T*>(p); });
   return nb::ndarray<nb::numpy, T>(data, {rows, columns}, owner);
 }
@@ -110,8 +113,8 @@ nb::tuple sample(Sampler& sampler, nb::ndarray<const float, nb::ndim<2>, nb::dev
   auto token_ids = owned_array<int32_t>(n, 1);
   auto logprobs = owned_array<float>(n, 1);
   auto ranks = owned_array<int32_t>(n, 1);
-  auto top_ids = owned_matrix<int32_t>(n, static_cast<size_t>(most));
-  auto top_logprobs = owned_matrix<float>(n, static_cast<size_t>(most));
+  auto top_ids = owned_matrix<int32_t>(n, static_cast<size_t>(most), -1);
+  auto top_logprobs = owned_matrix<float>(n, static_cast<size_t>(most), -HUGE_VALF);
   SamplingArgs args{static_cast<int>(n),
                     vocabulary,
                     logits.data(),

@@ -19,7 +19,8 @@ struct ElementwiseKernels {
   void (*glu)(const float* gate, const float* up, float* out, int n, GluActivation activation);
   void (*add)(const float* x, const float* y, float* out, int n);
   void (*softcap)(const float* x, float* out, int n, float cap);
-  // Sampling: largest value of n logits (n any), and exp(x * scale - shift) summed in a fixed order.
+  // Sampling: largest value of n logits (n any; NaN counts for nothing), and exp((x - shift) * scale) summed in a fixed
+  // order. softcap gives NaN for NaN.
   float (*max_value)(const float* x, int n);
   double (*exp_sum)(const float* x, int n, float scale, float shift);
 };

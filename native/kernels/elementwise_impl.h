@@ -92,16 +92,21 @@ void add_rows(const float* x, const float* y, float* out, int n) {
 }
 
 void softcap(const float* x, float* out, int n, float cap) {
-  VecF scale = set1(1.0f / cap), back = set1(cap);
-  for (int i = 0; i < n; i += kLanes) store(out + i, mul(back, tanh(mul(load(x + i), scale))));
+  const VecF scale = set1(1.0f / cap), back = set1(cap), one = set1(1.0f), minus_one = set1(-1.0f), zero = set1(0.0f);
+  for (int i = 0; i < n; i += kLanes) {
+    const VecF v = load(x + i);
+    // 0, or NaN where v is: tanh alone would make a number of it. max and min keep a NaN in their second operand.
+    const VecF nan_or_zero = mul(min(one, max(minus_one, v)), zero);
+    store(out + i, add(mul(back, tanh(mul(v, scale))), nan_or_zero));
+  }
 }
 
 float max_value(const float* x, int n) {
-  float best = x[0];
+  float best = -__builtin_inff();
   int i = 0;
   if (n >= kLanes) {
-    VecF m = load(x);
-    for (i = kLanes; i + kLanes <= n; i += kLanes) m = max(load(x + i), m);
+    VecF m = set1(best);  // max takes its second operand where the first is NaN
+    for (; i + kLanes <= n; i += kLanes) m = max(load(x + i), m);
     best = reduce_max(m);
   }
   for (; i < n; ++i) best = x[i] > best ? x[i] : best;
@@ -111,17 +116,17 @@ float max_value(const float* x, int n) {
 // Short float sums into a double: a vocabulary has too many terms for one float.
 double exp_sum(const float* x, int n, float scale, float shift) {
   constexpr int kRun = 256;
-  const VecF a = set1(scale), b = set1(-shift);
+  const VecF a = set1(scale), b = set1(shift);
   double total = 0.0;
   int i = 0;
   while (i + kLanes <= n) {
     VecF s = set1(0.0f);
-    for (int end = i + kRun; i < end && i + kLanes <= n; i += kLanes) s = add(s, exp(fma(load(x + i), a, b)));
+    for (int end = i + kRun; i < end && i + kLanes <= n; i += kLanes) s = add(s, exp(mul(sub(load(x + i), b), a)));
     total += static_cast<double>(reduce_add(s));
   }
   float last[kLanes];
   for (; i < n; ++i) {
-    store(last, exp(set1(__builtin_fmaf(x[i], scale, -shift))));
+    store(last, exp(set1((x[i] - shift) * scale)));
     total += static_cast<double>(last[0]);
   }
   return total;

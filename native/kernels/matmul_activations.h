@@ -155,6 +155,14 @@ CAUDAL_INLINE float outlier_limit(const float* x, int cols, float times) {
   return times * __builtin_sqrtf(total / static_cast<float>(cols));
 }
 
+CAUDAL_INLINE bool all_finite(const float* x, int count) {
+  float sum = 0.0F;
+  for (int i = 0; i < count; ++i) {
+    sum += x[i] * 0.0F;
+  }
+  return sum == 0.0F;
+}
+
 CAUDAL_INLINE void scatter_quads(const int8_t* q, int count, int width, int8_t* dst) {
   for (int i = 0; i < count; i += 4) {
     std::memcpy(dst + static_cast<size_t>(i) * static_cast<size_t>(width), q + i, 4);
@@ -206,12 +214,16 @@ CAUDAL_INLINE void pack_row(const ActivationView& dst, const float* x, int row) 
   const TileParts second = tile_parts(dst, tile, kSecondTerm);
   uint8_t* flags = outlier_flags(dst, tile);
   const float limit = outlier_limit(x, dst.cols, Blocks::kOutlier);
+  const bool is_suspect = !(limit < __builtin_inff());
   const int column = row - tile.first;
   QuantizedBlock block;
   for (int b = 0; b < dst.cols / kElems; ++b) {
     const int place = b * tile.width + column;
     const int quads = b * kElems * tile.width + column * 4;
     quantize_block<kElems>(x + b * kElems, block);
+    if (is_suspect && !all_finite(x + b * kElems, kElems)) {
+      block.scale = __builtin_nanf("");  // a NaN or an infinity must not become a number
+    }
     scatter_quads(block.q, kElems, tile.width, first.x + quads);
     Blocks::store(first, place, tile.width, block);
     const bool is_outlier = block.largest > limit;

@@ -143,6 +143,17 @@ def test_zero_rows_and_the_smallest_activations_give_zero(isa, name):
     assert np.abs(_native.matmul(x, matrix, isa)).max() < 1e-32
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 5, 17, 31])
+def test_what_is_not_finite_does_not_become_a_number(isa, name, value, place):
+    cols = cols_of(name)[-1]
+    x = rows_of(9, cols)
+    x[4, place] = value
+    found = _native.matmul(x, packed(random_matrix(name, 16, cols)), isa)
+    assert not np.isfinite(found[4]).any()
+    assert np.isfinite(np.delete(found, 4, axis=0)).all()
+
+
 def test_threads_pack_the_same_bytes(name):
     stored = random_matrix(name, 83, cols_of(name)[-1])
     one, three = packed(stored), packed(stored, threads=3)

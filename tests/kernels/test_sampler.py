@@ -107,6 +107,45 @@ def test_a_row_without_finite_logits_has_no_token(sampler):
     assert np.all(np.delete(tokens, [5, 6]) == 0)
 
 
+def test_nan_counts_as_banned_wherever_it_stands(sampler):
+    logits = np.random.default_rng(2).normal(0, 3, (NUM_ROWS, 100)).astype(np.float32)
+    logits[:, [0, 16, 96, 99]] = np.nan
+    for parameters in ({"temperature": 0.0}, {}, {"top_p": 0.9}, {"top_k": 5}):
+        batch = sampling_batch(100, 3, num_logprobs=3, **parameters)
+        found, expected = SampleOutput(*sampler.sample(logits, batch)), sample_rows(logits, batch)
+        np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+        assert not np.isin(found.top_ids, [0, 16, 96, 99]).any()
+
+
+def test_a_sharp_distribution_never_gives_an_impossible_token(sampler):
+    """Two logits 29 apart in units of the temperature: the second has a probability of 3e-13."""
+    logits = np.tile(np.array([29.300001, 26.4], np.float32), (NUM_ROWS, 1))
+    for seed in range(3000):
+        batch = sampling_batch(2, seed, temperature=0.1, num_logprobs=-1)
+        assert not sampler.sample(logits, batch)[0].any()
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.3, 0.7, 1.5])
+def test_large_logits_at_any_temperature(sampler, temperature):
+    logits = np.random.default_rng(4).normal(80, 4, (NUM_ROWS, 5003)).astype(np.float32)
+    for parameters in ({}, {"top_p": 0.95}, {"min_p": 0.05}):
+        batch = sampling_batch(5003, 5, temperature=temperature, num_logprobs=5, **parameters)
+        found, expected = SampleOutput(*sampler.sample(logits, batch)), sample_rows(logits, batch)
+        np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+        np.testing.assert_allclose(found.logprobs, expected.logprobs, atol=1e-6)
+
+
+def test_places_without_an_alternative_are_marked(sampler):
+    logits = np.zeros((NUM_ROWS, 3), np.float32)
+    batch = sampling_batch(3, 1, num_logprobs=5)
+    counts = np.full(NUM_ROWS, 5, np.int32)
+    counts[7] = 2
+    _, _, _, top_ids, top_logprobs = sampler.sample(logits, dataclasses.replace(batch, num_logprobs=counts))
+    assert top_ids[0].tolist() == [0, 1, 2, -1, -1]
+    assert top_ids[7].tolist() == [0, 1, -1, -1, -1]
+    assert np.all(top_logprobs[7, 2:] == -np.inf)
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [

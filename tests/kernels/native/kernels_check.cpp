@@ -173,6 +173,15 @@ void check_activations(const KernelTable& kernels, const KernelTable& oracle) {
   expect_close(isa + " softcap", a, b, 1e-6f);
   for (size_t i = 0; i < 1600; ++i) b[i] = 30.0f * std::tanh(x[i] / 30.0f);
   expect_close(isa + " softcap against libm", a, b, 1e-6f);
+  std::vector<float> hole(32, 1.0f);
+  hole[3] = hole[20] = std::nanf("");
+  kernels.elementwise.softcap(hole.data(), hole.data(), 32, 30.0f);
+  for (size_t i = 0; i < hole.size(); ++i) {
+    if (std::isnan(hole[i]) != (i == 3 || i == 20)) {
+      std::printf("%s softcap: element %zu is %g\n", isa.c_str(), i, static_cast<double>(hole[i]));
+      ++failures;
+    }
+  }
   for (int n : {1, 7, 16, 259, 1590}) {
     float largest = kernels.elementwise.max_value(x.data() + 3, n);
     expect_close(isa + " max", {largest}, {oracle.elementwise.max_value(x.data() + 3, n)}, 0.0f);

@@ -81,7 +81,7 @@ class CpuBackend:
         isa: a name from available_isas(); None takes the best, or what CAUDAL_ISA says.
 
     Raises:
-        ConfigError: the instruction set is not available here.
+        ConfigError: the instruction set is not available here, or the system gives no more threads.
     """
 
     name = "cpu"
@@ -99,7 +99,11 @@ class CpuBackend:
         self.num_threads = num_threads or usable_cores()
         self.exact = exact
         self._max_tokens = max_tokens
-        self._pool = _native.ThreadPool(self.num_threads)
+        try:
+            self._pool = _native.ThreadPool(self.num_threads)
+        except RuntimeError as error:
+            message = f"cannot start {self.num_threads} threads: {error}; set num_threads to a smaller number"
+            raise ConfigError(message) from error
         self._sampler = _native.Sampler(self.isa, self._pool)
         self._fallbacks: set[str] = set()
         self.weights_bytes = 0
