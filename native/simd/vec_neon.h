@@ -24,8 +24,9 @@ inline VecF sub(VecF a, VecF b) { return {vsubq_f32(a.v, b.v)}; }
 inline VecF mul(VecF a, VecF b) { return {vmulq_f32(a.v, b.v)}; }
 inline VecF div(VecF a, VecF b) { return {vdivq_f32(a.v, b.v)}; }
 // The "number" forms give the other operand where one is NaN.
-inline VecF max(VecF a, VecF b) { return {vmaxnmq_f32(a.v, b.v)}; }
-inline VecF min(VecF a, VecF b) { return {vminnmq_f32(a.v, b.v)}; }
+// The second operand where one is NaN, as maxps and minps have it.
+inline VecF max(VecF a, VecF b) { return {vbslq_f32(vcgtq_f32(a.v, b.v), a.v, b.v)}; }
+inline VecF min(VecF a, VecF b) { return {vbslq_f32(vcltq_f32(a.v, b.v), a.v, b.v)}; }
 inline VecF fma(VecF a, VecF b, VecF c) { return {vfmaq_f32(c.v, a.v, b.v)}; }
 inline VecF round_even(VecF a) { return {vrndnq_f32(a.v)}; }
 inline VecF zero_where_less(VecF value, VecF a, VecF b) {

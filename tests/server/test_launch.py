@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from caudal.cli.serve import read_keys
 from caudal.errors import ConfigError
 from caudal.server.launch import check_exposure, listen
 from caudal.server.settings import ServerSettings
@@ -175,3 +176,14 @@ def test_other_machines_need_a_key(host):
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
 def test_loopback_needs_no_key(host):
     check_exposure(ServerSettings(host=host))
+
+
+@pytest.mark.parametrize("keys", [("",), ("  ", "\n")])
+def test_an_empty_key_does_not_open_the_server(keys, tmp_path):
+    with pytest.raises(ConfigError, match="the API key given is empty"):
+        read_keys(keys, None)
+    (tmp_path / "keys").write_text("\n \n")
+    with pytest.raises(ConfigError, match="the API key given is empty"):
+        read_keys((), tmp_path / "keys")
+    assert read_keys((), None) == ()
+    assert read_keys(("a",), None) == ("a",)

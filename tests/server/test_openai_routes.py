@@ -279,6 +279,15 @@ async def test_tokenize_and_back(http):
     conversation = {"messages": [{"role": "user", "content": "x"}]}
     assert (await http.post("/tokenize", json=conversation)).json()["count"] == 1 + len("<user>x\n<assistant>")
     assert error_of(await http.post("/detokenize", json={"tokens": [260]}), 400)["param"] == "tokens"
+    tools = {"tools": [{"type": "function", "function": {"name": "f"}}]}
+    assert error_of(await http.post("/tokenize", json={**conversation, **tools}), 400)["param"] == "tools"
+
+
+@pytest.mark.parametrize("path", ["/nope", "/nope?x=%ff", "/v1/chat/completions?x=\xff"])
+async def test_what_is_not_there_is_an_error_body_whatever_the_query(http, path):
+    response = await http.request("GET", path)
+    assert response.status_code in (404, 405)
+    assert response.json()["error"]["message"]
 
 
 async def test_status_routes(http):

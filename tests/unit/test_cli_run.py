@@ -3,6 +3,7 @@
 import io
 import os
 import signal
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -104,6 +105,17 @@ def test_piped_text_follows_the_prompt(llm, stdin, words, piped, expected):
     stdin(piped)
     assert main.run(["run", llm.path, *words]) == 0
     assert llm.asked[0][0][-1]["content"] == expected
+
+
+def test_a_silent_pipe_is_named(capsys, llm, monkeypatch):
+    reading, writing = os.pipe()
+    threading.Timer(0.2, os.close, [writing]).start()
+    with os.fdopen(reading) as pipe, monkeypatch.context() as patch:
+        patch.setattr("sys.stdin", pipe)
+        patch.setattr("caudal.cli.run.STDIN_PATIENCE_S", 0.01)
+        assert main.run(["run", llm.path, "Say"]) == 0
+    assert "stdin is a pipe, waiting for its end" in capsys.readouterr().err
+    assert llm.asked[0][0][-1]["content"] == "Say"
 
 
 def test_nothing_to_answer_is_misuse(capsys, llm, stdin):
@@ -217,6 +229,19 @@ def test_a_second_ctrl_c_leaves():
         assert interrupted.is_set()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize(("text", "stop"), [("ñ", "ñ"), (r"\n¿", "\n¿"), ("。", "。"), (r"\t", "\t")])
+def test_changed_stop_strings_may_hold_any_character(text, stop):
+    assert changed_params(SamplingParams(), "stop", text).stop == (stop,)
+
+
+def test_set_offers_only_what_a_line_can_hold():
+    with pytest.raises(RequestError) as error:
+        changed_params(SamplingParams(), "nothing", "1")
+    assert "logit_bias" not in str(error.value)
+    assert "stop_token_ids" not in str(error.value)
+    assert "stop" in str(error.value)
 
 
 def test_changed_params_unsets():

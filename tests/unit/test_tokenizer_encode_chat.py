@@ -81,6 +81,48 @@ def test_tools_and_variables_are_guarded_too():
     assert tokenizer.decode(ids).count("<|im_end|>") == 3
 
 
+def test_escapes_in_tool_arguments_bring_no_control_token():
+    source = "{% for m in messages %}{% for c in m.tool_calls or () %}{{ c.function.arguments|tojson }}{% endfor %}"
+    source += "{{ m.content }}{{ '<|im_start|>' }}{% endfor %}"
+    tokenizer = load_tokenizer(byte_level(chat_template=source))
+    arguments = r'{"a": "\u003c|im_end|\u003e", "\u003c|im_end|>": 1}'
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    ids = tokenizer.encode_chat([{"role": "assistant", "content": "", "tool_calls": [call]}])
+    assert control_texts(tokenizer, ids) == ["<|im_start|>"]
+    assert tokenizer.decode(ids).count("<|im_end|>") == 2
+
+
+def nested(depth):
+    value = {}
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("depth", [100, 600, 900])
+def test_deep_nesting_is_refused_or_rendered(depth):
+    source = "{% for m in messages %}{{ m.content }}{% endfor %}{{ x|tojson }}"
+    tokenizer = load_tokenizer(byte_level(chat_template=source))
+    arguments = "[" * 100_000
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "tool_calls": [call]}]
+    try:
+        assert tokenizer.encode_chat(messages, x=nested(depth))
+    except TemplateError as error:
+        assert "nested too deeply" in str(error) or "RecursionError" in str(error)  # noqa: PT017 - either will do
+
+
+def test_a_probe_that_ran_out_of_time_is_not_remembered(monkeypatch):
+    source = "{% for m in messages %}{{ m.content }}{% endfor %}{{ '' if tools is none else 'tools' }}"
+    template = load_tokenizer(byte_level(chat_template=source)).chat_template
+    with monkeypatch.context() as patch:
+        ticks = iter(range(0, 10**9, 100))
+        patch.setattr("caudal.tokenizer.template_limits.time.monotonic", lambda: float(next(ticks)))
+        with pytest.raises(TemplateError, match="ran longer than"):
+            template.render([{"role": "user", "content": "a"}])
+    assert template.render([{"role": "user", "content": "a"}]) == "a"
+
+
 def test_reasoning_marks_in_past_answers_stay_visible_to_the_template():
     source = "{% for m in messages %}{{ m.content.split('</think>')[-1] }}{% endfor %}"
     tokenizer = load_tokenizer(byte_level(control=("<think>", "</think>"), chat_template=source))

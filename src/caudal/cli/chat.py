@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
 import click
 import msgspec
@@ -137,7 +137,7 @@ def changed_params(params: SamplingParams, name: str, value: str) -> SamplingPar
         RequestError: no such parameter, or a value that it does not take.
     """
     hints = get_type_hints(SamplingParams)
-    settable = sorted(field for field, hint in hints.items() if {int, float, bool, str} & set(get_args(hint) or [hint]))
+    settable = sorted(field for field, hint in hints.items() if _is_settable(hint))
     if name not in settable:
         message = f"/set knows no parameter {name!r}; known ones are {', '.join(settable)}"
         raise RequestError(message)
@@ -150,9 +150,15 @@ def changed_params(params: SamplingParams, name: str, value: str) -> SamplingPar
     return SamplingParams(**(msgspec.structs.asdict(params) | {name: parsed}))
 
 
+def _is_settable(hint: Any) -> bool:
+    """Whether a line of text can be a value: a number, yes or no, or a text; no lists and tables of numbers."""
+    kinds = set(get_args(hint) or [hint])
+    return str in kinds or (get_origin(hint) not in (dict, tuple) and bool({int, float, bool} & kinds))
+
+
 def _parse(hint: Any, text: str) -> Any:
     if text.lower() in ("none", "") and type(None) in get_args(hint):
         return None
     if str in get_args(hint):
-        return (text.encode().decode("unicode_escape"),) if text else ()
+        return (text.encode("latin-1", "backslashreplace").decode("unicode_escape"),) if text else ()
     return msgspec.convert(text, hint, strict=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -25,17 +26,32 @@ if TYPE_CHECKING:
     from caudal.sampling_params import SamplingParams
 
 
+STDIN_PATIENCE_S = 1.0
+
+
 def read_prompt(words: tuple[str, ...]) -> str | None:
     """Return the prompt: the words given, then what is piped in. None means that a person wants to chat."""
     given = " ".join(words)
     if sys.stdin is None or sys.stdin.isatty():
         return given or None
+    if given:
+        _say_if_stdin_is_silent()
     piped = sys.stdin.buffer.read().decode("utf-8", "replace").strip("\n")
     prompt = "\n\n".join(part for part in (given, piped) if part)
     if not prompt:
         message = "no prompt: stdin is not a terminal and holds nothing; give PROMPT or pipe text in"
         raise click.UsageError(message)
     return prompt
+
+
+def _say_if_stdin_is_silent() -> None:
+    """Tell why nothing happens when stdin is a pipe that nobody writes to."""
+    try:
+        ready, _, _ = select.select([sys.stdin], [], [], STDIN_PATIENCE_S)
+    except (OSError, ValueError):  # not something that can be waited for
+        return
+    if not ready:
+        click.echo("caudal: stdin is a pipe, waiting for its end; to leave it alone, add </dev/null", err=True)
 
 
 def start_stream(llm: LLM, prompt: str, system: str | None, params: SamplingParams, *, raw: bool) -> Iterator[Chunk]:

@@ -10,6 +10,7 @@ import click
 
 from caudal.cli.options import ModelFirst, chain, engine_options, model_option, option
 from caudal.config import EngineConfig, check_environment
+from caudal.errors import ConfigError
 from caudal.hub.resolve import resolve
 from caudal.server.settings import ServedModel, ServerSettings
 
@@ -52,9 +53,17 @@ def served_model(model: str, path: Path, names: tuple[str, ...]) -> ServedModel:
 
 
 def read_keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
-    """Join the keys of the command line and of a file; empty lines do not count."""
+    """Join the keys of the command line and of a file; empty lines do not count.
+
+    Raises:
+        ConfigError: keys were announced, and there is none: an unset variable must not open the server.
+    """
     lines = file.read_text(encoding="utf-8").splitlines() if file is not None else []
-    return tuple(key.strip() for key in (*given, *lines) if key.strip())
+    keys = tuple(key.strip() for key in (*given, *lines) if key.strip())
+    if not keys and (given or file is not None):
+        message = "the API key given is empty; set it, or leave --api-key and --api-key-file out"
+        raise ConfigError(message)
+    return keys
 
 
 @click.command(cls=ModelFirst)

@@ -108,11 +108,12 @@ def _endpoint(handler: Handler, context: ServerContext) -> Callable[[Request], A
 async def _http_exception(request: Request, error: Exception) -> Response:
     """Answer what Starlette's router refuses, in the shape of every other error."""
     assert isinstance(error, HTTPException)
+    path = request.scope["path"]  # request.url would decode the query as well, which may be anything
     if error.status_code == 404:
-        message = f"there is no route {request.url.path}; see the documentation for those that exist"
+        message = f"there is no route {path}; see the documentation for those that exist"
         return error_response(HTTPProblem(404, message, code="not_found"))
     if error.status_code == 405:
         headers = dict(error.headers or {})
-        message = f"{request.method} is not allowed for {request.url.path}; use {headers.get('Allow')}"
+        message = f"{request.method} is not allowed for {path}; use {headers.get('Allow')}"
         return error_response(HTTPProblem(405, message, code="method_not_allowed", headers=headers))
     return error_response(HTTPProblem(error.status_code, error.detail, headers=dict(error.headers or {})))

@@ -46,6 +46,14 @@ class AnswerWriter(Protocol):
         """Return the whole answer as one JSON document."""
 
 
+def by_answer(pieces: list[tuple[int, Piece]], num_answers: int) -> list[list[Piece]]:
+    """Return the pieces of each answer, in order."""
+    answers: list[list[Piece]] = [[] for _ in range(num_answers)]
+    for index, piece in pieces:
+        answers[index].append(piece)
+    return answers
+
+
 def sse(data: bytes) -> bytes:
     """Return a server-sent event."""
     return b"data: " + data + b"\n\n"

@@ -9,8 +9,8 @@ from starlette.responses import Response
 
 from caudal.errors import InvalidParameter
 from caudal.server.openai.chat import chat_prompt
-from caudal.server.openai.chat_protocol import ChatMessage, ChatRequest
-from caudal.server.openai.sampling_fields import check_token_ids
+from caudal.server.openai.chat_protocol import CHAT_REFUSED, ChatMessage, ChatRequest
+from caudal.server.openai.sampling_fields import check_token_ids, refuse_unsupported
 from caudal.server.openai.token_labels import label
 from caudal.server.request_body import parse_body, read_body
 
@@ -30,6 +30,9 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    # Known, and refused as the chat endpoint refuses them.
+    tools: Any = None
+    chat_template: Any = None
     return_token_strs: bool | None = None
 
 
@@ -62,30 +65,34 @@ _encode = msgspec.json.Encoder().encode
 
 async def tokenize(request: Request, context: ServerContext) -> Response:
     """Return token ids."""
-    body = parse_body(await read_body(request, context.settings.max_body_bytes), _tokenize_decoder)
+    data = await read_body(request, context.settings.max_body_bytes)
+    body = parse_body(data, _tokenize_decoder)
     context.check_model(body.model)
-    ids = await _token_ids(body, context)
+    ids = await _token_ids(body, context, num_chars=len(data))
     strings = [label(context.tokenizer.token_bytes(i)) for i in ids] if body.return_token_strs else None
     answer = TokenizeResponse(count=len(ids), max_model_len=context.max_model_len, tokens=ids, token_strs=strings)
     return Response(_encode(answer), media_type="application/json")
 
 
-async def _token_ids(body: TokenizeRequest, context: ServerContext) -> list[int]:
+async def _token_ids(body: TokenizeRequest, context: ServerContext, *, num_chars: int) -> list[int]:
     if body.messages is not None:
         chat = ChatRequest(
             messages=body.messages,
             add_generation_prompt=body.add_generation_prompt,
             continue_final_message=body.continue_final_message,
             chat_template_kwargs=body.chat_template_kwargs,
+            tools=body.tools,
+            chat_template=body.chat_template,
         )
-        return await chat_prompt(chat, context)
+        refuse_unsupported(chat, CHAT_REFUSED)
+        return await chat_prompt(chat, context, num_chars=num_chars)
     prompt = body.prompt
     if prompt is None:
         message = "neither prompt nor messages is given; expected one of them"
         raise InvalidParameter(message, parameter="prompt")
     special = body.add_special_tokens is not False
     return await context.tokenize(
-        lambda: context.tokenizer.encode(prompt, add_special_tokens=special, parse_special=True), len(prompt)
+        lambda: context.tokenizer.encode(prompt, add_special_tokens=special, parse_special=True), num_chars
     )
 
 
@@ -94,5 +101,7 @@ async def detokenize(request: Request, context: ServerContext) -> Response:
     body = parse_body(await read_body(request, context.settings.max_body_bytes), _detokenize_decoder)
     context.check_model(body.model)
     check_token_ids(body.tokens, context.tokenizer, "tokens")
-    text = context.tokenizer.decode(body.tokens, skip_special_tokens=False)
+    text = await context.tokenize(
+        lambda: context.tokenizer.decode(body.tokens, skip_special_tokens=False), len(body.tokens)
+    )
     return Response(_encode(DetokenizeResponse(prompt=text)), media_type="application/json")

@@ -91,8 +91,8 @@ def _tool_call(call: object, index: int, names: dict[str, str]) -> Message:
     elif isinstance(arguments, str):
         try:
             parsed = json.loads(arguments)
-        except ValueError:
-            parsed = None  # a model's broken JSON: the text is all there is
+        except (ValueError, RecursionError):
+            parsed = None  # a model's broken JSON, or nested too deeply: the text is all there is
         new_function["arguments"] = parsed if isinstance(parsed, dict) else arguments
     call_id, name = call.get("id"), new_function.get("name")
     if isinstance(call_id, str) and isinstance(name, str):

@@ -167,11 +167,14 @@ class ChatTemplate:
         return _PROBE in self._try(messages, self._without_tools)
 
     def _try(self, messages: list[Message], variables: Mapping[str, Any]) -> str:
-        """Render a probe; return "" if the template refuses it."""
+        """Render a probe; return "" if the template refuses it. Raises TemplateError if it took too long to say."""
+        _ = self._compiled  # before the clock starts
         limits = TemplateLimits(self._limits.time_s * _PROBE_TIME_SHARE, self._limits.output_chars)
         try:
             return self._run(messages, {"add_generation_prompt": True, **variables}, Meter(limits))
-        except TemplateError:
+        except TemplateError as error:
+            if isinstance(error.__cause__, TemplateLimit):
+                raise  # what a slow machine says must not be remembered as the template's answer
             return ""
 
 

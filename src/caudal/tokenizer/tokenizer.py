@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from caudal.errors import InvalidParameter, TemplateError
+from caudal.tokenizer.chat_messages import normalise
 from caudal.tokenizer.control_text import ControlText
 from caudal.tokenizer.detokenizer import Detokenizer
 
@@ -177,10 +178,16 @@ class Tokenizer:
         """
         if self.chat_template is None:
             raise TemplateError(_NO_TEMPLATE, parameter="messages")
-        safe = self._encoder.control_text.hide(messages, tools, kwargs)
-        text = self.chat_template.render(
-            safe.messages, tools=safe.tools, add_generation_prompt=add_generation_prompt, **safe.kwargs
-        )
+        try:
+            # In the form that the template sees: reading a tool's arguments may bring control text out of escapes.
+            plain = normalise(messages, self.chat_template.source)
+            safe = self._encoder.control_text.hide(plain, tools, kwargs)
+            text = self.chat_template.render(
+                safe.messages, tools=safe.tools, add_generation_prompt=add_generation_prompt, **safe.kwargs
+            )
+        except RecursionError as error:
+            message = "the messages, or what comes with them, are nested too deeply for the chat template"
+            raise TemplateError(message, parameter="messages") from error
         if not safe.hidden:
             return self.encode(text, parse_special=True)
         return self._bounded(self._encoder.encode_with_hidden(text, safe.hidden))

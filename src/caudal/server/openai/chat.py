@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 from caudal import __version__
 from caudal.errors import InvalidParameter, UnsupportedParameter
 from caudal.sampling_params import MAX_LOGPROBS
-from caudal.server.generation_response import GenerationResponse
+from caudal.server.generation_response import GenerationResponse, by_answer
 from caudal.server.openai.chat_protocol import (
     CHAT_REFUSED,
     AnswerMessage,
@@ -56,11 +56,12 @@ _encode = msgspec.json.Encoder().encode
 
 async def chat_completions(request: Request, context: ServerContext) -> Response:
     """Answer a conversation."""
-    body = parse_body(await read_body(request, context.settings.max_body_bytes), _decoder)
+    data = await read_body(request, context.settings.max_body_bytes)
+    body = parse_body(data, _decoder)
     context.check_model(body.model)
     _refuse(body)
-    prompt = await chat_prompt(body, context)
-    asked = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+    prompt = await chat_prompt(body, context, num_chars=len(data))
+    asked = _asked_tokens(body)
     room = context.room_for_answer(prompt, asked, "messages")
     params = sampling_params(body, context.tokenizer, max_tokens=room, logprobs=_num_logprobs(body))
     id_ = f"chatcmpl-{secrets.token_hex(16)}"
@@ -87,6 +88,17 @@ def _refuse(body: ChatRequest) -> None:
         raise UnsupportedParameter(message, parameter="modalities")
 
 
+def _asked_tokens(body: ChatRequest) -> int | None:
+    """Return how long the answer may be; max_tokens is the older name of max_completion_tokens."""
+    asked = body.max_completion_tokens
+    if asked is None:
+        return body.max_tokens
+    if asked < 1:
+        message = f"max_completion_tokens is {asked}; expected at least 1"
+        raise InvalidParameter(message, parameter="max_completion_tokens")
+    return asked
+
+
 def _num_logprobs(body: ChatRequest) -> int | None:
     if body.top_logprobs is not None and not 0 <= body.top_logprobs <= MAX_LOGPROBS:
         message = f"top_logprobs is {body.top_logprobs}; expected a number from 0 to {MAX_LOGPROBS}"
@@ -99,8 +111,8 @@ def _num_logprobs(body: ChatRequest) -> int | None:
     return body.top_logprobs or 0
 
 
-async def chat_prompt(body: ChatRequest, context: ServerContext) -> list[int]:
-    """Return the conversation's token ids, by the model's template.
+async def chat_prompt(body: ChatRequest, context: ServerContext, *, num_chars: int) -> list[int]:
+    """Return the conversation's token ids, by the model's template. `num_chars` says how much work that is.
 
     Raises:
         RequestError: the template refuses it, or the messages have parts that are not supported.
@@ -122,7 +134,6 @@ async def chat_prompt(body: ChatRequest, context: ServerContext) -> list[int]:
         generation_prompt = False
     else:
         generation_prompt = body.add_generation_prompt is not False
-    num_chars = sum(len(message["content"]) for message in messages)
     return await context.tokenize(
         lambda: context.tokenizer.encode_chat(messages, None, add_generation_prompt=generation_prompt, **variables),
         num_chars,
@@ -198,7 +209,7 @@ class ChatWriter:
         """Return the whole completion."""
         for index, piece in pieces:
             self._counts.add(index, piece)
-        choices = [self._choice(i, [piece for index, piece in pieces if index == i]) for i in range(self._n)]
+        choices = [self._choice(i, own) for i, own in enumerate(by_answer(pieces, self._n))]
         prompt_logprobs = next((p.prompt_logprobs for _, p in pieces if p.prompt_logprobs is not None), None)
         completion = ChatCompletion(
             id=self._id,

@@ -12,7 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from caudal.errors import InvalidParameter
 from caudal.server.answer_reader import Piece
-from caudal.server.generation_response import GenerationResponse
+from caudal.server.generation_response import GenerationResponse, by_answer
 from caudal.server.openai.chat import FINGERPRINT
 from caudal.server.openai.completion_protocol import (
     Completion,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from caudal.sampling_params import SamplingParams
     from caudal.server.answers import Answer
     from caudal.server.context import ServerContext
+    from caudal.server.tokenizer_port import ServedTokenizer
 
 DEFAULT_MAX_TOKENS = 16
 _decoder = msgspec.json.Decoder(CompletionRequest)
@@ -123,16 +124,15 @@ async def read_prompts(body: CompletionRequest, context: ServerContext) -> list[
         message = f"prompt has {len(prompts)} prompts; expected at most {context.settings.max_open_requests}"
         raise InvalidParameter(message, parameter="prompt")
     special = body.add_special_tokens is not False
-    return [await _read_prompt(prompt, context, special=special, echo=bool(body.echo)) for prompt in prompts]
+    return await context.tokenize(
+        lambda: [_read_prompt(prompt, context.tokenizer, special=special, echo=bool(body.echo)) for prompt in prompts],
+        sum(map(len, prompts)),
+    )
 
 
-async def _read_prompt(prompt: str | list[int], context: ServerContext, *, special: bool, echo: bool) -> Prompt:
-    tokenizer = context.tokenizer
+def _read_prompt(prompt: str | list[int], tokenizer: ServedTokenizer, *, special: bool, echo: bool) -> Prompt:
     if isinstance(prompt, str):
-        ids = await context.tokenize(
-            lambda: tokenizer.encode(prompt, add_special_tokens=special, parse_special=True), len(prompt)
-        )
-        return Prompt(prompt, ids)
+        return Prompt(prompt, tokenizer.encode(prompt, add_special_tokens=special, parse_special=True))
     check_token_ids(prompt, tokenizer, "prompt")
     return Prompt(tokenizer.decode(prompt) if echo else "", prompt)
 
@@ -174,10 +174,8 @@ class CompletionWriter:
 
     def body(self, pieces: list[tuple[int, Piece]]) -> bytes:
         """Return the whole completion."""
-        choices = [
-            self._choice(i, [piece for index, piece in pieces if index == i], first=True)
-            for i in range(len(self._begun))
-        ]
+        by_index = by_answer(pieces, len(self._begun))
+        choices = [self._choice(i, own, first=True) for i, own in enumerate(by_index)]
         return self._encode(choices, self._counts.usage())
 
     def _choice(self, index: int, pieces: list[Piece], *, first: bool) -> CompletionChoice:

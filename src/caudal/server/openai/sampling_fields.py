@@ -179,7 +179,10 @@ def check_token_ids(token_ids: list[int], tokenizer: ServedTokenizer, parameter:
 
 
 def check_request_fields(fields: SamplingFields) -> None:
-    """Raise InvalidParameter for values that the engine's message cannot carry."""
+    """Raise InvalidParameter for values that the engine's message or the answer cannot carry."""
+    if fields.stream and fields.prompt_logprobs is not None:
+        message = "prompt_logprobs are not available in a stream; send stream false, or leave them out"
+        raise InvalidParameter(message, parameter="prompt_logprobs")
     if fields.priority is not None and not -(2**31) <= fields.priority < 2**31:
         message = f"priority is {fields.priority}; expected a number from -2^31 to 2^31 - 1"
         raise InvalidParameter(message, parameter="priority")
