@@ -45,6 +45,21 @@ _STOP_TEXTS = (
     "<reponame>",
     "<|file_sep|>",
 )
+# Texts that begin a turn: no message may hold them as tokens.
+_TURN_TEXTS = frozenset(
+    (
+        "<|im_start|>",
+        "<start_of_turn>",
+        "<|turn>",
+        "<|start_header_id|>",
+        "<|end_header_id|>",
+        "<|start|>",
+        "<|message|>",
+        "<|system|>",
+        "<|user|>",
+        "<|assistant|>",
+    )
+)
 # These are also HTML or prose in some vocabularies: they end an answer only where the file marks them as control.
 _STOP_TEXTS_IF_CONTROL = ("</s>", "<eos>")
 
@@ -155,8 +170,9 @@ def read_vocabulary(metadata: Mapping[str, object], *, path: object = None) -> G
     eos_id = read.token_id("eos_token_id", 2 if is_spm else None, count)
     stop_ids = _stop_ids(read, tokens, arrays[0], eos_id)
     types = list(arrays[0])
-    for i in stop_ids:
-        if types[i] == USER_DEFINED:  # a stop token is a control token, even in files that say otherwise
+    turn_ids = (i for i, text in enumerate(tokens) if text in _TURN_TEXTS)
+    for i in (*stop_ids, *turn_ids):
+        if types[i] == USER_DEFINED:  # what ends or begins a turn is a control token, even in files that say otherwise
             types[i] = CONTROL
     space_prefix = read.flag("tokenizer.ggml.add_space_prefix")
     return GgufVocabulary(
