@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <new>
 
 namespace caudal {
@@ -11,8 +12,9 @@ namespace caudal {
 namespace {
 
 // Candidates less likely than e^-30 of the likeliest are left out: their mass together is below the random number's
-// resolution.
+// resolution. At first only those within e^-8 are looked at, for most draws need no more.
 constexpr float kFarBehind = 30.0f;
+constexpr float kNearBehind = 8.0f;
 // Most draws fall on the likeliest few, so only these are sorted at first.
 constexpr size_t kSortedAtFirst = 256;
 // What a row without a finite logit gives.
@@ -28,11 +30,22 @@ uint64_t mix(uint64_t z) {
   return z ^ (z >> 31);
 }
 
-int32_t first_index_of(const float* x, int n, float value) {
-  for (int i = 0; i < n; ++i) {
-    if (x[i] == value) return i;
+// Calls fn(first, end) for the blocks of logits whose largest reaches `lowest`, in order, until it returns true.
+template <class Fn>
+void for_blocks_reaching(float lowest, const std::vector<float>& maxima, int vocabulary, const Fn& fn) {
+  for (size_t b = 0; b < maxima.size(); ++b) {
+    const int first = static_cast<int>(b) * kBlockLogits;
+    if (maxima[b] >= lowest && fn(first, std::min(first + kBlockLogits, vocabulary))) return;
   }
-  return kNoToken;
+}
+
+int32_t first_index_of(const float* x, int n, float value, const std::vector<float>& maxima) {
+  int32_t found = kNoToken;
+  for_blocks_reaching(value, maxima, n, [&](int first, int end) {
+    found = static_cast<int32_t>(std::find(x + first, x + end, value) - x);
+    return true;
+  });
+  return found;
 }
 
 // Candidates in order of likelihood, sorted only as far as they are asked for.
@@ -65,6 +78,17 @@ class Ranking {
   std::vector<Candidate>& candidates_;
   size_t sorted_ = 0;
 };
+
+// Adds to a heap of the likeliest so far, the least of them on top.
+void keep_likeliest(Candidate c, size_t wanted, std::vector<Candidate>& heap) {
+  if (heap.size() == wanted) {
+    if (!likelier(c, heap.front())) return;
+    std::pop_heap(heap.begin(), heap.end(), likelier);
+    heap.pop_back();
+  }
+  heap.push_back(c);
+  std::push_heap(heap.begin(), heap.end(), likelier);
+}
 
 // Locally typical sampling: keep those whose surprise is nearest to the entropy, until their mass reaches p.
 // Source: Meister et al., "Locally typical sampling", 2022.
@@ -147,10 +171,14 @@ class Draw {
                     static_cast<double>(a_.temperature[row_]));
   }
 
-  // `total` is the weight of the whole vocabulary.
-  void truncate(double total) {
-    if (a_.top_k[row_] > 0) {
-      if (static_cast<size_t>(a_.top_k[row_]) < ranking_.size()) ranking_.truncate(static_cast<size_t>(a_.top_k[row_]));
+  // `total` is the weight of the whole vocabulary; `are_all` says that no token was left out but for e^-30. Returns
+  // false if the tokens that were left out could make a difference: no cut fell inside the candidates.
+  bool truncate(double total, bool are_all) {
+    const auto k = static_cast<size_t>(std::max(a_.top_k[row_], 0));
+    if (k > ranking_.size() && !are_all) return false;
+    bool is_cut = k > 0 && k <= ranking_.size();
+    if (k > 0) {
+      if (is_cut) ranking_.truncate(k);
       total = sum();
     }
     size_t keep = ranking_.size();
@@ -163,26 +191,31 @@ class Draw {
       while (likely < keep && weight(ranking_[likely]) >= static_cast<double>(a_.min_p[row_])) ++likely;
       keep = std::min(keep, likely);
     }
+    is_cut = is_cut || keep < ranking_.size();
     if (keep < ranking_.size()) ranking_.truncate(keep);
-    if (a_.typical_p[row_] < 1.0f) {
-      ranking_.truncate(ranking_.size());
-      keep_typical(candidates_, static_cast<double>(a_.temperature[row_]), static_cast<double>(a_.typical_p[row_]));
-    }
+    return is_cut || are_all;
   }
 
-  // `total` is the weight of the candidates that are left.
+  void keep_typical_ones() {
+    ranking_.truncate(ranking_.size());
+    keep_typical(candidates_, static_cast<double>(a_.temperature[row_]), static_cast<double>(a_.typical_p[row_]));
+  }
+
+  // The candidate that the random number falls on, of a distribution of weight `total`; kNoToken if it falls on none.
   int32_t pick(double total) {
-    const double u = Sampler::uniform(a_.seeds[row_], a_.positions[row_]);
-    // A total that was summed in float32 may be a little too large; then the candidates' own sum decides.
-    for (int attempt = 0; attempt < 2; ++attempt) {
-      double running = 0.0;
-      for (size_t i = 0; i < ranking_.size(); ++i) {
-        running += weight(ranking_[i]);
-        if (running > u * total) return ranking_[i].id;
-      }
-      total = running;
+    const double target = Sampler::uniform(a_.seeds[row_], a_.positions[row_]) * total;
+    double running = 0.0;
+    for (size_t i = 0; i < ranking_.size(); ++i) {
+      running += weight(ranking_[i]);
+      if (running > target) return ranking_[i].id;
     }
-    return ranking_.size() == 0 ? kNoToken : ranking_[ranking_.size() - 1].id;
+    return kNoToken;
+  }
+
+  // The same for the candidates alone; the last one if rounding leaves none.
+  int32_t pick_of_all() {
+    const int32_t found = pick(sum());
+    return found != kNoToken || ranking_.size() == 0 ? found : ranking_[ranking_.size() - 1].id;
   }
 
   double sum() const {
@@ -201,34 +234,70 @@ class Draw {
 
 }  // namespace
 
+float Sampler::find_maxima(const float* logits, int vocabulary, Workspace& w) const {
+  w.maxima.resize(static_cast<size_t>((vocabulary + kBlockLogits - 1) / kBlockLogits));
+  return kernels_.elementwise.max_values(logits, vocabulary, w.maxima.data());
+}
+
 int32_t Sampler::choose(const SamplingArgs& a, int row, const float* logits, Workspace& w) const {
-  const float best = kernels_.elementwise.max_value(logits, a.vocabulary);
-  const float temperature = a.temperature[row];
+  const float best = find_maxima(logits, a.vocabulary, w);
   if (!std::isfinite(best)) return kNoToken;
-  if (temperature <= 0.0f) return first_index_of(logits, a.vocabulary, best);
+  if (a.temperature[row] <= 0.0f) return first_index_of(logits, a.vocabulary, best, w.maxima);
+  return draw(a, row, logits, best, w);
+}
+
+// A logit that at least the k likeliest reach, for k up to the number of blocks: the k-th largest of their maxima.
+float Sampler::lowest_of_top(int k, Workspace& w) const {
+  if (k <= 0 || static_cast<size_t>(k) > w.maxima.size()) return HUGE_VALF;
+  w.sorted_maxima = w.maxima;
+  const auto kth = w.sorted_maxima.begin() + k - 1;
+  std::nth_element(w.sorted_maxima.begin(), kth, w.sorted_maxima.end(), std::greater<>());
+  return *kth;
+}
+
+int32_t Sampler::draw(const SamplingArgs& a, int row, const float* logits, float best, Workspace& w) const {
+  const float temperature = a.temperature[row];
   // top_p counts the mass of all top_k tokens, also of those that min_p will drop.
   const bool need_all = a.top_k[row] > 0 && a.top_p[row] < 1.0f;
-  const float behind = a.min_p[row] > 0.0f && !need_all ? std::min(kFarBehind, -std::log(a.min_p[row])) : kFarBehind;
-  // A hair lower than min_p's own limit; the exact comparison follows on the few that are left.
-  const float lowest = best - behind * temperature * 1.0001f - 1e-6f;
-  w.candidates.clear();
-  for (int i = 0; i < a.vocabulary; ++i) {
-    if (logits[i] >= lowest) w.candidates.push_back({logits[i], i});
-  }
-  Draw draw(a, row, best, w.candidates);
-  const bool whole = a.top_k[row] <= 0 && a.min_p[row] <= 0.0f;
+  const float furthest = a.min_p[row] > 0.0f && !need_all ? std::min(kFarBehind, -std::log(a.min_p[row])) : kFarBehind;
+  const bool is_whole = a.top_k[row] <= 0 && a.min_p[row] <= 0.0f && a.top_p[row] >= 1.0f;
   double total = 0.0;
-  if (whole || (a.top_k[row] <= 0 && a.top_p[row] < 1.0f)) {
+  if (a.top_k[row] <= 0 && (is_whole || a.top_p[row] < 1.0f)) {
     total = kernels_.elementwise.exp_sum(logits, a.vocabulary, 1.0f / temperature, best);
   }
-  draw.truncate(total);
-  const bool truncated = !whole || a.top_p[row] < 1.0f || a.typical_p[row] < 1.0f;
-  return draw.pick(truncated ? draw.sum() : total);
+  for (const float behind : {std::min(kNearBehind, furthest), furthest}) {
+    // A hair lower than min_p's own limit; the exact comparison follows on the few that are left.
+    float lowest = best - behind * temperature * 1.0001f - 1e-6f;
+    if (behind < furthest) lowest = std::min(lowest, lowest_of_top(a.top_k[row], w));
+    w.candidates.clear();
+    for_blocks_reaching(lowest, w.maxima, a.vocabulary, [&](int first, int end) {
+      for (int i = first; i < end; ++i) {
+        if (logits[i] >= lowest) w.candidates.push_back({logits[i], i});
+      }
+      return false;
+    });
+    Draw draw(a, row, best, w.candidates);
+    const bool are_all = behind >= furthest;
+    if (!draw.truncate(total, are_all) && !is_whole) continue;
+    if (a.typical_p[row] < 1.0f) {
+      if (is_whole && !are_all) continue;
+      draw.keep_typical_ones();
+    } else if (is_whole) {
+      // A total summed in float32 may be a little too large; then the candidates' own sum decides.
+      const int32_t found = draw.pick(total);
+      if (found != kNoToken || !are_all) {
+        if (found != kNoToken) return found;
+        continue;
+      }
+    }
+    return draw.pick_of_all();
+  }
+  return kNoToken;
 }
 
 void Sampler::report(const SamplingArgs& a, int row, const SamplingResult& result, Workspace& w) const {
   const float* raw = a.logits + static_cast<size_t>(a.rows[row]) * a.logits_stride;
-  const float best = kernels_.elementwise.max_value(raw, a.vocabulary);
+  const float best = find_maxima(raw, a.vocabulary, w);
   const double log_total = std::log(kernels_.elementwise.exp_sum(raw, a.vocabulary, 1.0f, best));
   const auto logprob = [&](float logit) {
     return static_cast<float>((static_cast<double>(logit) - static_cast<double>(best)) - log_total);
@@ -239,18 +308,16 @@ void Sampler::report(const SamplingArgs& a, int row, const SamplingResult& resul
   result.logprobs[row] = logprob(chosen);
   result.ranks[row] = rank;
   const auto wanted = static_cast<size_t>(std::min(a.num_logprobs[row], a.vocabulary));
-  // A heap of the likeliest so far, the least of them on top.
   w.candidates.clear();
-  for (int i = 0; i < a.vocabulary && wanted > 0; ++i) {
-    const Candidate c{std::isnan(raw[i]) ? -HUGE_VALF : raw[i], i};
-    if (w.candidates.size() == wanted) {
-      if (!likelier(c, w.candidates.front())) continue;
-      std::pop_heap(w.candidates.begin(), w.candidates.end(), likelier);
-      w.candidates.pop_back();
-    }
-    w.candidates.push_back(c);
-    std::push_heap(w.candidates.begin(), w.candidates.end(), likelier);
-  }
+  for_blocks_reaching(-HUGE_VALF, w.maxima, a.vocabulary, [&](int first, int end) {
+    if (wanted == 0) return true;
+    const bool is_full = w.candidates.size() == wanted;
+    const float largest = w.maxima[static_cast<size_t>(first / kBlockLogits)];
+    if (is_full && !(largest > w.candidates.front().logit)) return false;  // later ids lose against equals
+    for (int i = first; i < end; ++i)
+      keep_likeliest({std::isnan(raw[i]) ? -HUGE_VALF : raw[i], i}, wanted, w.candidates);
+    return false;
+  });
   std::sort(w.candidates.begin(), w.candidates.end(), likelier);
   const size_t base = static_cast<size_t>(row) * static_cast<size_t>(a.max_logprobs);
   for (size_t i = 0; i < w.candidates.size(); ++i) {

@@ -67,10 +67,15 @@ class Sampler {
     std::vector<float> logits;
     std::vector<int32_t> counts;
     std::vector<Candidate> candidates;
+    std::vector<float> maxima;  // of every kBlockLogits logits
+    std::vector<float> sorted_maxima;
   };
 
   const float* edited_logits(const SamplingArgs& args, int row, Workspace& w) const;
   int32_t choose(const SamplingArgs& args, int row, const float* logits, Workspace& w) const;
+  int32_t draw(const SamplingArgs& args, int row, const float* logits, float best, Workspace& w) const;
+  float lowest_of_top(int k, Workspace& w) const;
+  float find_maxima(const float* logits, int vocabulary, Workspace& w) const;
   void report(const SamplingArgs& args, int row, const SamplingResult& result, Workspace& w) const;
 
   const KernelTable& kernels_;

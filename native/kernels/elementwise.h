@@ -7,6 +7,8 @@
 
 namespace caudal {
 
+constexpr int kBlockLogits = 256;
+
 enum class GluActivation : int32_t { silu, gelu_tanh, gelu };
 
 struct ElementwiseKernels {
@@ -19,9 +21,9 @@ struct ElementwiseKernels {
   void (*glu)(const float* gate, const float* up, float* out, int n, GluActivation activation);
   void (*add)(const float* x, const float* y, float* out, int n);
   void (*softcap)(const float* x, float* out, int n, float cap);
-  // Sampling: largest value of n logits (n any; NaN counts for nothing), and exp((x - shift) * scale) summed in a fixed
-  // order. softcap gives NaN for NaN.
-  float (*max_value)(const float* x, int n);
+  // Sampling: the largest of n logits (n any; NaN counts for nothing), and of every kBlockLogits of them; and
+  // exp((x - shift) * scale) summed in a fixed order. softcap gives NaN for NaN.
+  float (*max_values)(const float* x, int n, float* of_blocks);
   double (*exp_sum)(const float* x, int n, float scale, float shift);
 };
 

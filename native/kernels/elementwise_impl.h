@@ -101,7 +101,7 @@ void softcap(const float* x, float* out, int n, float cap) {
   }
 }
 
-float max_value(const float* x, int n) {
+inline float max_value(const float* x, int n) {
   float best = -__builtin_inff();
   int i = 0;
   if (n >= kLanes) {
@@ -110,6 +110,16 @@ float max_value(const float* x, int n) {
     best = reduce_max(m);
   }
   for (; i < n; ++i) best = x[i] > best ? x[i] : best;
+  return best;
+}
+
+float max_values(const float* x, int n, float* of_blocks) {
+  float best = -__builtin_inff();
+  for (int i = 0; i < n; i += kBlockLogits) {
+    const float largest = max_value(x + i, n - i < kBlockLogits ? n - i : kBlockLogits);
+    of_blocks[i / kBlockLogits] = largest;
+    best = largest > best ? largest : best;
+  }
   return best;
 }
 
@@ -132,7 +142,7 @@ double exp_sum(const float* x, int n, float scale, float shift) {
   return total;
 }
 
-constexpr ElementwiseKernels kElementwiseKernels{rms_norm, rope, glu, add_rows, softcap, max_value, exp_sum};
+constexpr ElementwiseKernels kElementwiseKernels{rms_norm, rope, glu, add_rows, softcap, max_values, exp_sum};
 
 }  // namespace
 }  // namespace caudal

@@ -117,6 +117,24 @@ def test_nan_counts_as_banned_wherever_it_stands(sampler):
         assert not np.isin(found.top_ids, [0, 16, 96, 99]).any()
 
 
+@pytest.mark.parametrize("spread", [1.5, 4.0])
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        *({}, {"temperature": 0.0}, {"top_p": 0.5}, {"top_p": 0.999}, {"min_p": 1e-5}, {"min_p": 0.05}),
+        *({"top_k": 40}, {"top_k": 30000}, {"top_k": 30000, "top_p": 0.9}, {"typical_p": 0.9}),
+        {"top_k": 5000, "top_p": 0.9999, "min_p": 1e-6, "typical_p": 0.99},
+    ],
+)
+def test_large_vocabularies(sampler, parameters, spread):
+    """Distributions whose draw needs few candidates, and such as need nearly all."""
+    logits = np.random.default_rng(6).normal(0, spread, (NUM_ROWS, 50_001)).astype(np.float32)
+    batch = sampling_batch(50_001, 7, num_logprobs=-1, **parameters)
+    found, expected = sampler.sample(logits, batch)[0], sample_rows(logits, batch).token_ids
+    # A sum over the vocabulary in float32 may move a boundary by one part in ten million.
+    assert np.count_nonzero(found != expected) <= (1 if not parameters else 0)
+
+
 def test_a_sharp_distribution_never_gives_an_impossible_token(sampler):
     """Two logits 29 apart in units of the temperature: the second has a probability of 3e-13."""
     logits = np.tile(np.array([29.300001, 26.4], np.float32), (NUM_ROWS, 1))

@@ -183,8 +183,11 @@ void check_activations(const KernelTable& kernels, const KernelTable& oracle) {
     }
   }
   for (int n : {1, 7, 16, 259, 1590}) {
-    float largest = kernels.elementwise.max_value(x.data() + 3, n);
-    expect_close(isa + " max", {largest}, {oracle.elementwise.max_value(x.data() + 3, n)}, 0.0f);
+    std::vector<float> found(8, 0.0f), expected_maxima(8, 0.0f);
+    float largest = kernels.elementwise.max_values(x.data() + 3, n, found.data());
+    expect_close(isa + " max", {largest}, {oracle.elementwise.max_values(x.data() + 3, n, expected_maxima.data())},
+                 0.0f);
+    expect_close(isa + " maxima of blocks", found, expected_maxima, 0.0f);
     double expected = 0.0;
     for (int i = 0; i < n; ++i) expected += std::exp(static_cast<double>(x[static_cast<size_t>(i) + 3] - largest));
     auto sum = static_cast<float>(kernels.elementwise.exp_sum(x.data() + 3, n, 1.0f, largest));
