@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from caudal.core.request import FinishReason, Request, SequenceUpdate
 from caudal.core.scheduler import Scheduler, SchedulerConfig
 from caudal.engine.prompt_logprobs import PromptLogprobs
-from caudal.engine.sampling_batch import RowSampling, build_sampling_batch, logit_row_indices
-from caudal.engine.step_batch import build_step_batch
+from caudal.engine.sampling_batch import RowSampling, SamplingArrays, logit_row_indices
+from caudal.engine.step_batch import BlockTableArrays, build_step_batch
 from caudal.errors import InvalidParameter
 from caudal.messages import EngineReady, EngineStats, TokenLogprobs, Update
 
@@ -69,6 +69,8 @@ class Engine:
         )
         self.max_model_len = self._scheduler.max_model_len
         self._running: dict[str, _Running] = {}
+        self._block_tables = BlockTableArrays()
+        self._sampling_arrays = SamplingArrays()
         self._num_steps = 0
         self._num_prompt_tokens = 0
         self._num_generation_tokens = 0
@@ -126,7 +128,7 @@ class Engine:
         if plan is None:
             return []
         try:
-            batch = build_step_batch(plan, self._scheduler.tokens_of)
+            batch = build_step_batch(plan, self._scheduler.tokens_of, self._block_tables)
             logits = self._runner.forward(batch)
             sampled = self._sample(plan, logits)
         except Exception as error:
@@ -146,7 +148,7 @@ class Engine:
             return None
         sequences = [self._scheduler.sequence_of(row.seq_id) for row in rows]
         pairs = [(self._running[seq.request.request_id].sampling, seq) for seq in sequences]
-        return self._runner.sample(logits, build_sampling_batch(pairs, logit_row_indices(plan)))
+        return self._runner.sample(logits, self._sampling_arrays.batch(pairs, logit_row_indices(plan)))
 
     def _score_prompts(self, plan: StepPlan, logits: NDArray[np.float32]) -> None:
         end = 0

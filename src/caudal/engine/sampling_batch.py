@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from caudal.core.request import Sequence as TokenSequence
     from caudal.core.step_plan import StepPlan
     from caudal.sampling_params import SamplingParams
+
+
+_FLOATS = (
+    *("temperature", "top_p", "min_p", "typical_p"),
+    *("repetition_penalty", "presence_penalty", "frequency_penalty"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,35 +62,52 @@ def logit_row_indices(plan: StepPlan) -> list[int]:
     return indices
 
 
-def build_sampling_batch(rows: Sequence[tuple[RowSampling, TokenSequence]], logit_rows: Sequence[int]) -> SamplingBatch:
-    """Make the arrays for sequences that each get a token; `logit_rows` says which logits are whose."""
-    params = [sampling.params for sampling, _ in rows]
-    history_starts, history_ids = _histories(rows)
-    bias_starts, bias_ids, bias_values = _biases(rows)
-    return SamplingBatch(
-        temperature=np.array([p.temperature for p in params], np.float32),
-        top_k=np.array([max(p.top_k, 0) for p in params], np.int32),
-        top_p=np.array([p.top_p for p in params], np.float32),
-        min_p=np.array([p.min_p for p in params], np.float32),
-        typical_p=np.array([p.typical_p for p in params], np.float32),
-        repetition_penalty=np.array([p.repetition_penalty for p in params], np.float32),
-        presence_penalty=np.array([p.presence_penalty for p in params], np.float32),
-        frequency_penalty=np.array([p.frequency_penalty for p in params], np.float32),
-        seeds=np.array([sampling.seed for sampling, _ in rows], np.uint64),
-        positions=np.array([len(seq.token_ids) for _, seq in rows], np.int64),
-        history_starts=history_starts,
-        num_prompt=np.array([seq.num_prompt_tokens for _, seq in rows], np.int32),
-        history_ids=history_ids,
-        bias_starts=bias_starts,
-        bias_ids=bias_ids,
-        bias_values=bias_values,
-        num_logprobs=np.array([-1 if p.logprobs is None else p.logprobs for p in params], np.int32),
-        rows=np.array(logit_rows, np.int32),
-    )
+class SamplingArrays:
+    """Makes SamplingBatches. Most of one depends on which requests sample alone, and is kept while they do."""
+
+    def __init__(self) -> None:
+        self._samplings: list[RowSampling] = []
+        self._kept: dict[str, np.ndarray] = {}
+        self._has_penalties = False
+        self._has_bias = False
+
+    def batch(self, rows: Sequence[tuple[RowSampling, TokenSequence]], logit_rows: Sequence[int]) -> SamplingBatch:
+        """Return the arrays for sequences that each get a token; `logit_rows` says which logits are whose."""
+        samplings = [sampling for sampling, _ in rows]
+        if len(samplings) != len(self._samplings) or not all(map(operator.is_, samplings, self._samplings)):
+            self._keep(rows)
+        history_starts, history_ids = _histories(rows if self._has_penalties else (), len(rows))
+        bias_starts, bias_ids, bias_values = _biases(rows if self._has_bias else (), len(rows))
+        return SamplingBatch(
+            **self._kept,
+            positions=np.array([len(seq.token_ids) for _, seq in rows], np.int64),
+            history_starts=history_starts,
+            history_ids=history_ids,
+            bias_starts=bias_starts,
+            bias_ids=bias_ids,
+            bias_values=bias_values,
+            rows=np.array(logit_rows, np.int32),
+        )
+
+    def _keep(self, rows: Sequence[tuple[RowSampling, TokenSequence]]) -> None:
+        """Make what is the same in every step of these requests."""
+        self._samplings = [sampling for sampling, _ in rows]
+        params = [sampling.params for sampling in self._samplings]
+        self._has_penalties = any(sampling.has_penalties for sampling in self._samplings)
+        self._has_bias = any(p.logit_bias or p.min_tokens for p in params)
+        self._kept = {name: np.array([getattr(p, name) for p in params], np.float32) for name in _FLOATS}
+        self._kept |= {
+            "top_k": np.array([max(p.top_k, 0) for p in params], np.int32),
+            "seeds": np.array([sampling.seed for sampling in self._samplings], np.uint64),
+            "num_prompt": np.array([seq.num_prompt_tokens for _, seq in rows], np.int32),
+            "num_logprobs": np.array([-1 if p.logprobs is None else p.logprobs for p in params], np.int32),
+        }
 
 
-def _histories(rows: Sequence[tuple[RowSampling, TokenSequence]]) -> tuple[np.ndarray, np.ndarray]:
+def _histories(rows: Sequence[tuple[RowSampling, TokenSequence]], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Offsets [L+1] and ids of the tokens that penalties look at; none for rows without penalties."""
+    if not rows:
+        return np.zeros(num_rows + 1, np.int32), np.zeros(0, np.int32)
     starts, ids = [0], []
     for sampling, seq in rows:
         if sampling.has_penalties:
@@ -92,8 +116,12 @@ def _histories(rows: Sequence[tuple[RowSampling, TokenSequence]]) -> tuple[np.nd
     return np.array(starts, np.int32), np.array(ids, np.int32)
 
 
-def _biases(rows: Sequence[tuple[RowSampling, TokenSequence]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _biases(
+    rows: Sequence[tuple[RowSampling, TokenSequence]], num_rows: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Offsets [L+1], token ids and values of the rows' logit biases."""
+    if not rows:
+        return np.zeros(num_rows + 1, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32)
     starts: list[int] = [0]
     ids: list[int] = []
     values: list[float] = []

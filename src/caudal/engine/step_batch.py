@@ -45,8 +45,39 @@ class StepBatch:
     block_size: int
 
 
-def build_step_batch(plan: StepPlan, tokens_of: Callable[[int], Sequence[int]]) -> StepBatch:
-    """Turn a plan into arrays. `tokens_of(seq_id)` gives a sequence's token ids, prompt and answer so far."""
+class BlockTableArrays:
+    """Block tables as arrays [R, B], made anew only when they differ from the last plan's: every block_size tokens."""
+
+    def __init__(self) -> None:
+        self._tables: tuple[tuple[tuple[int, ...], ...], ...] = ()
+        self._arrays: tuple[NDArray[np.int32], ...] = ()
+
+    def of(self, plan: StepPlan) -> tuple[NDArray[np.int32], ...]:
+        """Return an array for every KV group. They are shared between calls and must not be changed."""
+        tables = tuple(row.block_tables for row in plan.rows)
+        if tables != self._tables:
+            self._tables = tables
+            self._arrays = tuple(_table_array([row[group] for row in tables]) for group in range(len(tables[0])))
+        return self._arrays
+
+
+def _table_array(tables: Sequence[tuple[int, ...]]) -> NDArray[np.int32]:
+    array = np.full((len(tables), max(map(len, tables))), -1, np.int32)
+    for index, ids in enumerate(tables):
+        array[index, : len(ids)] = ids
+    return array
+
+
+def build_step_batch(
+    plan: StepPlan, tokens_of: Callable[[int], Sequence[int]], block_tables: BlockTableArrays | None = None
+) -> StepBatch:
+    """Turn a plan into arrays.
+
+    Args:
+        plan: what the step computes.
+        tokens_of: gives a sequence's token ids, prompt and answer so far, by seq_id.
+        block_tables: keeps the tables from step to step.
+    """
     lengths = np.array([row.num_tokens for row in plan.rows], np.int32)
     starts = np.array([row.start for row in plan.rows], np.int32)
     query_starts = np.zeros(len(plan.rows) + 1, np.int32)
@@ -57,34 +88,17 @@ def build_step_batch(plan: StepPlan, tokens_of: Callable[[int], Sequence[int]]) 
         token_ids.extend(tokens_of(row.seq_id)[row.start : row.start + row.num_tokens])
         logit_rows.extend(range(end - row.num_logits, end))
     positions = np.arange(query_starts[-1], dtype=np.int32) + np.repeat(starts - query_starts[:-1], lengths)
-    tables, slots = _group_arrays(plan, positions, lengths)
+    tables = (block_tables or BlockTableArrays()).of(plan)
+    rows = np.arange(len(plan.rows)) if len(token_ids) == len(plan.rows) else np.arange(len(plan.rows)).repeat(lengths)
+    blocks, offsets = np.divmod(positions, np.int32(plan.block_size))
     return StepBatch(
         token_ids=np.array(token_ids, np.int32),
         positions=positions,
         query_starts=query_starts,
         context_lens=starts + lengths,
         block_tables=tables,
-        slot_mapping=slots,
+        slot_mapping=tuple(table[rows, blocks] * np.int32(plan.block_size) + offsets for table in tables),
         logit_rows=np.array(logit_rows, np.int32),
         adapter_ids=np.zeros(len(plan.rows), np.int32),
         block_size=plan.block_size,
     )
-
-
-def _group_arrays(
-    plan: StepPlan, positions: NDArray[np.int32], lengths: NDArray[np.int32]
-) -> tuple[tuple[NDArray[np.int32], ...], tuple[NDArray[np.int32], ...]]:
-    """Block tables [R, B] and slot mapping [T] of every KV group."""
-    num_groups = len(plan.rows[0].block_tables)
-    rows = np.repeat(np.arange(len(plan.rows), dtype=np.int32), lengths)
-    blocks, offsets = np.divmod(positions, np.int32(plan.block_size))
-    tables, slots = [], []
-    for group in range(num_groups):
-        width = max(len(row.block_tables[group]) for row in plan.rows)
-        table = np.full((len(plan.rows), width), -1, np.int32)
-        for index, row in enumerate(plan.rows):
-            ids = row.block_tables[group]
-            table[index, : len(ids)] = ids
-        tables.append(table)
-        slots.append(table[rows, blocks] * np.int32(plan.block_size) + offsets)
-    return tuple(tables), tuple(slots)
