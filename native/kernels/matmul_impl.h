@@ -229,20 +229,38 @@ void find_outliers(const ActivationView& view, int tile_begin, int tile_end, uin
   }
 }
 
+// Moves all pointers on by some blocks.
+CAUDAL_INLINE void advance(TileArgs& args, const Path& path, ActivationKind kind, int num_blocks, int width) {
+  const int columns = num_blocks * width;
+  args.panel += num_blocks * path.block_bytes;
+  args.unpacked += num_blocks * path.unpacked_bytes;
+  args.x += columns * path.block_elems;
+  args.scales += columns;
+  if (kind == ActivationKind::q8_32) {
+    args.sums_f += columns;
+    args.sums += columns;
+  } else {
+    args.sums16 += columns * 16;
+    args.sums32 += columns * 8;
+  }
+}
+
 // Adds the second terms of the blocks in `mask`. `call` is that of the first terms, whose chunk begins at `block`.
 void add_second_terms(const ActivationView& x, const Path& path, Tile tile, TileFn multiply, TileArgs call, int block,
                       uint32_t mask) {
+  TileArgs args = tile_args(x, tile, kSecondTerm, block * path.block_elems);
+  args.panel = call.panel;
+  args.unpacked = call.unpacked;
+  args.carry = call.carry;
   while (mask != 0) {
-    const int first = __builtin_ctz(mask);
-    const uint32_t from_first = mask >> first;
-    const int count = from_first == 0xFFFFFFFFU ? 32 : __builtin_ctz(~from_first);
-    TileArgs second = tile_args(x, tile, kSecondTerm, (block + first) * path.block_elems);
-    second.panel = call.panel + static_cast<size_t>(first) * static_cast<size_t>(path.block_bytes);
-    second.unpacked = call.unpacked + static_cast<size_t>(first) * static_cast<size_t>(path.unpacked_bytes);
-    second.num_blocks = count;
-    second.carry = call.carry;
-    multiply(second);
-    mask = count == 32 ? 0 : mask & ~(((1U << count) - 1) << first);
+    const int skipped = __builtin_ctz(mask);
+    mask >>= skipped;
+    const int count = mask == 0xFFFFFFFFU ? 32 : __builtin_ctz(~mask);
+    mask = count == 32 ? 0 : mask >> count;
+    advance(args, path, x.kind, skipped, tile.width);
+    args.num_blocks = count;
+    multiply(args);
+    advance(args, path, x.kind, count, tile.width);
   }
 }
 
@@ -283,8 +301,9 @@ void multiply_panel(const MatmulArgs& args, const Path& path, int panel, int til
       call.ahead = ahead;
       call.carry = carry + static_cast<size_t>(tile.first - first_row) * 16;
       multiply(call);
-      if (outliers != nullptr) {
-        add_second_terms(x, path, tile, multiply, call, block, outliers[(index - tile_begin) * num_chunks + c]);
+      const uint32_t mask = outliers != nullptr ? outliers[(index - tile_begin) * num_chunks + c] : 0;
+      if (mask != 0) {
+        add_second_terms(x, path, tile, multiply, call, block, mask);
       }
       ahead = 0;
     }
