@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from caudal.backends.base import SampleOutput
     from caudal.config import EngineConfig
+    from caudal.core.request import Sequence as TokenSequence
     from caudal.core.step_plan import StepPlan
     from caudal.engine.runner import Runner
     from caudal.messages import AddRequest
@@ -130,7 +131,8 @@ class Engine:
         try:
             batch = build_step_batch(plan, self._scheduler.tokens_of, self._block_tables)
             logits = self._runner.forward(batch)
-            sampled = self._sample(plan, logits)
+            sequences = [self._scheduler.sequence_of(row.seq_id) for row in plan.sampling_rows]
+            sampled = self._sample(plan, logits, sequences)
         except Exception as error:
             logger.exception("a step failed; its %d requests end with an error", len(plan.rows))
             return self._fail(plan, f"the engine failed while it computed this request ({type(error).__name__})")
@@ -138,15 +140,16 @@ class Engine:
             self._fail(plan, "the step was interrupted")
             raise
         self._num_steps += 1
-        return self._commit(plan, sampled)
+        return self._commit(plan, sampled, sequences)
 
-    def _sample(self, plan: StepPlan, logits: NDArray[np.float32]) -> SampleOutput | None:
-        """Score prompt tokens that were asked for, and choose the next token of every row that gets one."""
-        self._score_prompts(plan, logits)
-        rows = plan.sampling_rows
-        if not rows:
+    def _sample(
+        self, plan: StepPlan, logits: NDArray[np.float32], sequences: list[TokenSequence]
+    ) -> SampleOutput | None:
+        """Score prompt tokens that were asked for, and choose the next token of every sequence that gets one."""
+        if any(running.prompt_logprobs is not None for running in self._running.values()):
+            self._score_prompts(plan, logits)
+        if not sequences:
             return None
-        sequences = [self._scheduler.sequence_of(row.seq_id) for row in rows]
         pairs = [(self._running[seq.request.request_id].sampling, seq) for seq in sequences]
         return self._runner.sample(logits, self._sampling_arrays.batch(pairs, logit_row_indices(plan)))
 
@@ -162,13 +165,13 @@ class Engine:
             known = seq.token_ids[first + 1 : min(first + 1 + row.num_logits, seq.num_prompt_tokens)]
             collector.add(logits[end - row.num_logits : end - row.num_logits + len(known)], known)
 
-    def _commit(self, plan: StepPlan, sampled: SampleOutput | None) -> list[Update]:
+    def _commit(self, plan: StepPlan, sampled: SampleOutput | None, sequences: list[TokenSequence]) -> list[Update]:
         """Record the step's tokens. A row without a finite logit has no token, and its request fails alone."""
         token_ids = [] if sampled is None else sampled.token_ids.tolist()
         updates: list[Update] = []
         index_of: dict[str, int] = {}
-        for index, row in enumerate(plan.sampling_rows):
-            request_id = self._scheduler.sequence_of(row.seq_id).request.request_id
+        for index, seq in enumerate(sequences):
+            request_id = seq.request.request_id
             index_of[request_id] = index
             if token_ids[index] < 0:
                 token_ids[index] = 0

@@ -78,27 +78,33 @@ def build_step_batch(
         tokens_of: gives a sequence's token ids, prompt and answer so far, by seq_id.
         block_tables: keeps the tables from step to step.
     """
-    lengths = np.array([row.num_tokens for row in plan.rows], np.int32)
+    num_rows = len(plan.rows)
     starts = np.array([row.start for row in plan.rows], np.int32)
-    query_starts = np.zeros(len(plan.rows) + 1, np.int32)
-    np.cumsum(lengths, out=query_starts[1:])
-    token_ids: list[int] = []
-    logit_rows: list[int] = []
-    for row, end in zip(plan.rows, query_starts[1:].tolist(), strict=True):
-        token_ids.extend(tokens_of(row.seq_id)[row.start : row.start + row.num_tokens])
-        logit_rows.extend(range(end - row.num_logits, end))
-    positions = np.arange(query_starts[-1], dtype=np.int32) + np.repeat(starts - query_starts[:-1], lengths)
     tables = (block_tables or BlockTableArrays()).of(plan)
-    rows = np.arange(len(plan.rows)) if len(token_ids) == len(plan.rows) else np.arange(len(plan.rows)).repeat(lengths)
+    if all(row.num_tokens == row.num_logits == 1 for row in plan.rows):  # nothing but decoding: the step that counts
+        token_ids = [tokens_of(row.seq_id)[row.start] for row in plan.rows]
+        positions, context_lens = starts, starts + np.int32(1)
+        query_starts = np.arange(num_rows + 1, dtype=np.int32)
+        rows = logit_rows = query_starts[:-1]
+    else:
+        lengths = np.array([row.num_tokens for row in plan.rows], np.int32)
+        query_starts = np.zeros(num_rows + 1, np.int32)
+        np.cumsum(lengths, out=query_starts[1:])
+        token_ids = [t for row in plan.rows for t in tokens_of(row.seq_id)[row.start : row.start + row.num_tokens]]
+        ends = zip(plan.rows, query_starts[1:].tolist(), strict=True)
+        logit_rows = np.array([i for row, end in ends for i in range(end - row.num_logits, end)], np.int32)
+        positions = np.arange(query_starts[-1], dtype=np.int32) + np.repeat(starts - query_starts[:-1], lengths)
+        rows = np.arange(num_rows, dtype=np.int32).repeat(lengths)
+        context_lens = starts + lengths
     blocks, offsets = np.divmod(positions, np.int32(plan.block_size))
     return StepBatch(
         token_ids=np.array(token_ids, np.int32),
         positions=positions,
         query_starts=query_starts,
-        context_lens=starts + lengths,
+        context_lens=context_lens,
         block_tables=tables,
         slot_mapping=tuple(table[rows, blocks] * np.int32(plan.block_size) + offsets for table in tables),
-        logit_rows=np.array(logit_rows, np.int32),
-        adapter_ids=np.zeros(len(plan.rows), np.int32),
+        logit_rows=logit_rows,
+        adapter_ids=np.zeros(num_rows, np.int32),
         block_size=plan.block_size,
     )
