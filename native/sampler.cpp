@@ -285,10 +285,8 @@ int32_t Sampler::draw(const SamplingArgs& a, int row, const float* logits, float
     } else if (is_whole) {
       // A total summed in float32 may be a little too large; then the candidates' own sum decides.
       const int32_t found = draw.pick(total);
-      if (found != kNoToken || !are_all) {
-        if (found != kNoToken) return found;
-        continue;
-      }
+      if (found != kNoToken) return found;
+      if (!are_all) continue;
     }
     return draw.pick_of_all();
   }

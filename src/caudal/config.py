@@ -13,7 +13,12 @@ ENVIRONMENT = ("CAUDAL_ISA", "CAUDAL_THREADS", "CAUDAL_CACHE_DIR", "CAUDAL_TEST_
 
 
 _AT_LEAST_ONE = (
-    *("max_model_len", "max_num_seqs", "max_num_batched_tokens", "max_queue_len", "kv_cache_bytes", "num_threads"),
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "max_queue_len",
+    "kv_cache_bytes",
+    "num_threads",
 )
 
 

@@ -25,7 +25,7 @@ def make_backend(name):
     if name == "reference":
         return ReferenceBackend()
     if importlib.util.find_spec("caudal._native") is None:
-        pytest.skip("the native module is not built (make native)")
+        pytest.skip("the native module is not built: runs after `make native` or an install, as in CI")
     from caudal.backends.cpu.cpu_backend import CpuBackend  # noqa: PLC0415 - needs the native module
 
     return CpuBackend(num_threads=2, max_tokens=128, exact=True)

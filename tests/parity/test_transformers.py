@@ -23,7 +23,7 @@ def python_with_torch():
         return named
     if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
         return sys.executable
-    return pytest.skip("needs torch and transformers: make parity")
+    return pytest.skip("needs torch and transformers: runs in `make parity`, by hand and before a release")
 
 
 @pytest.fixture(scope="module")

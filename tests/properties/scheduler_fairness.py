@@ -103,16 +103,21 @@ def tenants_get_equal_shares(core=CORE):
     assert max(computed.values()) - min(computed.values()) <= 2 * 4, f"unequal shares: {computed}"
 
 
+def small_ones_keep_coming_until(scene, request_id):
+    """Add a small request in each step, until that one has begun or 40 steps are over."""
+    for index in range(40):
+        scene.add(f"small {index}", 8, max_tokens=4)
+        scene.step()
+        if request_id in scene.first_token:
+            return
+
+
 def a_request_that_does_not_fit_lets_others_past_but_not_for_ever(core=CORE):
     scene = Scene(core, num_blocks=20, max_num_seqs=4, max_num_batched_tokens=64)
     scene.add("running", 20, max_tokens=30)
     scene.step()
     scene.add("large", 70)
-    for index in range(40):
-        scene.add(f"small {index}", 8, max_tokens=4)
-        scene.step()
-        if "large" in scene.first_token:
-            break
+    small_ones_keep_coming_until(scene, "large")
     assert "large" in scene.first_token, "a large request starved"
     assert scene.first_token["small 0"] < scene.first_token["large"], "a large request blocked the queue"
 
@@ -125,12 +130,8 @@ def an_urgent_large_request_is_not_hidden_by_a_less_urgent_one(core=CORE):
     scene.add("small", 8, max_tokens=4)
     scene.step()
     scene.add("urgent large", 70)
-    for index in range(40):
-        scene.add(f"small {index}", 8, max_tokens=4)
-        scene.step()
-        if "urgent large" in scene.first_token:
-            return
-    raise AssertionError("an urgent large request starved behind a less urgent one")
+    small_ones_keep_coming_until(scene, "urgent large")
+    assert "urgent large" in scene.first_token, "an urgent large request starved behind a less urgent one"
 
 
 def an_urgent_request_takes_the_place_of_others(core=CORE):
