@@ -29,5 +29,7 @@ def real_model(name):
     """Return the model's path, or skip the test."""
     path = find_model(name)
     if path is None:
-        pytest.skip(f"{FILES[name]} is not in CAUDAL_TEST_MODELS")
+        pytest.skip(
+            f"{FILES[name]} is not in CAUDAL_TEST_MODELS: runs where `make models` or a person has put it there"
+        )
     return path
