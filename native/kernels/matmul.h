@@ -18,8 +18,8 @@ constexpr int kPanelRows = 16;
 enum class Format : int32_t { q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k, f16, bf16, f32 };
 constexpr int kNumFormats = 11;
 
-// How the left operand is kept: float32, int8 with a scale per 32, or int8 with a scale per 256. Blocks with outliers
-// are kept as two int8 terms (matmul_activations.h).
+// How the left operand is kept: float32, int8 with a scale per 32, or int8 with a scale per 256; what the bytes of
+// outliers cannot hold is kept as floats (matmul_activations.h).
 enum class ActivationKind : int32_t { f32, q8_32, q8_256 };
 
 struct FormatInfo {

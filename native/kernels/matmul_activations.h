@@ -3,10 +3,9 @@
 // T rows become ceil(T / kTileWidth) tiles of nearly equal width w. A tile holds [k / 4][w][4] int8, then per
 // block [w] float scales, then the sums that remove zero points and minima. With kind f32 it is float [k][w].
 //
-// Outliers: one large value makes the scale of its block coarse for all the others. So a block whose largest value
-// stands out from its row is kept as two int8 terms: the rounded values, and what rounding took away, with a scale of
-// its own. The second terms of all tiles follow the first ones in the same layout (only those of outlier blocks are
-// filled in; the others have scale 0), and then come the flags, a byte per block and row.
+// Outliers: one large value would make the scale of its block coarse for all the others. So a value that stands out
+// from its row does not count for the scale: its byte is clamped, and what is left of it is kept as a float. A list per
+// row of such rests follows the tiles: [T] counts, then [T][max_outliers] of them, by rising k.
 #pragma once
 
 namespace caudal {
@@ -47,18 +46,21 @@ CAUDAL_INLINE size_t row_bytes(ActivationKind kind, int cols) {
   }
 }
 
-// A block is an outlier if its largest value is more than so many times the root mean square of its row. Measured on
-// SmolLM2 and Gemma 3: a tenth to a third of the blocks, and a divergence from the float32 model three to four times
-// smaller. Among 256 values the largest is larger by chance.
-constexpr float kOutlier32 = 5.0F;
-constexpr float kOutlier256 = 10.0F;
+// A value is an outlier if its magnitude is more than so many times the root mean square of its row. At most one of the
+// square of that many can be one.
+constexpr float kOutlier = 4.0F;
 
-constexpr int kFirstTerm = 0;
-constexpr int kSecondTerm = 1;
+CAUDAL_INLINE int max_outliers(int cols) { return cols / static_cast<int>(kOutlier * kOutlier) + 1; }
+
+// What the byte of element k leaves of its value.
+struct Outlier {
+  int32_t k;
+  float rest;
+};
 
 CAUDAL_INLINE int scale_elems(ActivationKind kind) { return kind == ActivationKind::q8_32 ? 32 : 256; }
 
-CAUDAL_INLINE size_t term_bytes(ActivationKind kind, int cols, int num_rows) {
+CAUDAL_INLINE size_t tiles_bytes(ActivationKind kind, int cols, int num_rows) {
   return row_bytes(kind, cols) * static_cast<size_t>(num_rows);
 }
 
@@ -72,10 +74,10 @@ struct TileParts {
   int16_t* sums32;
 };
 
-CAUDAL_INLINE TileParts tile_parts(const ActivationView& view, Tile tile, int term) {
+CAUDAL_INLINE TileParts tile_parts(const ActivationView& view, Tile tile) {
   const size_t k = static_cast<size_t>(view.cols);
   const size_t w = static_cast<size_t>(tile.width);
-  uint8_t* base = view.data + term_bytes(view.kind, view.cols, term * view.num_rows + tile.first);
+  uint8_t* base = view.data + tiles_bytes(view.kind, view.cols, tile.first);
   TileParts parts{};
   parts.x = reinterpret_cast<int8_t*>(base);
   parts.scales = reinterpret_cast<float*>(base + k * w);
@@ -89,11 +91,16 @@ CAUDAL_INLINE TileParts tile_parts(const ActivationView& view, Tile tile, int te
   return parts;
 }
 
-// Whether a block is an outlier, [block][w].
-CAUDAL_INLINE uint8_t* outlier_flags(const ActivationView& view, Tile tile) {
-  const int blocks = view.cols / scale_elems(view.kind);
-  return view.data + term_bytes(view.kind, view.cols, 2 * view.num_rows) +
-         static_cast<size_t>(blocks) * static_cast<size_t>(tile.first);
+struct OutlierList {
+  int32_t* count;
+  Outlier* items;
+};
+
+CAUDAL_INLINE OutlierList outliers_of(const ActivationView& view, int row) {
+  uint8_t* base = view.data + tiles_bytes(view.kind, view.cols, view.num_rows);
+  auto* counts = reinterpret_cast<int32_t*>(base);
+  auto* items = reinterpret_cast<Outlier*>(base + static_cast<size_t>(view.num_rows) * sizeof(int32_t));
+  return {counts + row, items + static_cast<size_t>(row) * static_cast<size_t>(max_outliers(view.cols))};
 }
 
 // The scale of a block whose largest magnitude is `largest`, and its inverse; both 0 when there is nothing to keep.
@@ -110,41 +117,33 @@ struct QuantizedBlock {
   alignas(64) int8_t q[256];
   int32_t sums16[16];  // of each 16 elements
   float scale;
-  float largest;  // magnitude
 };
 
-// Quantises kCount elements with one scale.
+// Quantises kCount elements for a largest magnitude; larger ones are clamped.
 template <int kCount>
-CAUDAL_INLINE void quantize_block(const float* x, QuantizedBlock& block) {
-  Floats largest = zeros();
-  for (int i = 0; i < kCount; i += 16) {
-    largest = max_abs(largest, load_floats(x + i));
-  }
+CAUDAL_INLINE void quantize_block(const float* x, float largest, QuantizedBlock& block) {
   alignas(64) float inverse[16];
-  block.largest = max_lane(largest);
-  block.scale = block_scale(block.largest, inverse[0]);
+  block.scale = block_scale(largest, inverse[0]);
   const Floats factor = broadcast(inverse);
   for (int i = 0; i < kCount; i += 16) {
     block.sums16[i / 16] = store_rounded(block.q + i, mul(load_floats(x + i), factor));
   }
 }
 
-// Replaces a block by what its rounding took away.
+// Writes the largest magnitude of every block, `stride` apart, and returns that which is not yet an outlier in this
+// row. The sum runs in the same order everywhere.
 template <int kCount>
-CAUDAL_INLINE void quantize_rest(const float* x, QuantizedBlock& block) {
-  alignas(64) float rest[kCount];
-  for (int i = 0; i < kCount; ++i) {
-    rest[i] = __builtin_fmaf(-block.scale, static_cast<float>(block.q[i]), x[i]);
-  }
-  quantize_block<kCount>(rest, block);
-}
-
-// The largest magnitude that is not yet an outlier in this row. The sum runs in the same order everywhere.
-CAUDAL_INLINE float outlier_limit(const float* x, int cols, float times) {
+CAUDAL_INLINE float measure_row(const float* x, int cols, float* largest, int stride) {
   Floats sum = zeros();
-  for (int i = 0; i < cols; i += 16) {
-    const Floats v = load_floats(x + i);
-    sum = fma(v, v, sum);
+  for (int k = 0; k < cols; k += kCount) {
+    Floats most = zeros();
+    for (int i = k; i < k + kCount; i += 16) {
+      const Floats v = load_floats(x + i);
+      most = max_abs(most, v);
+      sum = fma(v, v, sum);
+    }
+    *largest = max_lane(most);
+    largest += stride;
   }
   alignas(64) float lanes[16];
   store_floats(lanes, sum);
@@ -152,7 +151,22 @@ CAUDAL_INLINE float outlier_limit(const float* x, int cols, float times) {
   for (const float lane : lanes) {
     total += lane;
   }
-  return times * __builtin_sqrtf(total / static_cast<float>(cols));
+  return kOutlier * __builtin_sqrtf(total / static_cast<float>(cols));
+}
+
+// Lists the outliers of a block that has some, and returns the largest magnitude of its other values. When squares are
+// too small for a float the list may be full: what finds no place is no outlier.
+CAUDAL_INLINE float list_outliers(const float* x, int count, float limit, int first_k, int capacity, OutlierList list) {
+  float largest = 0.0F;
+  for (int i = 0; i < count; ++i) {
+    const float magnitude = __builtin_fabsf(x[i]);
+    if (magnitude > limit && *list.count < capacity) {
+      list.items[(*list.count)++].k = first_k + i;
+    } else {
+      largest = magnitude > largest ? magnitude : largest;
+    }
+  }
+  return largest;
 }
 
 CAUDAL_INLINE bool all_finite(const float* x, int count) {
@@ -172,7 +186,6 @@ CAUDAL_INLINE void scatter_quads(const int8_t* q, int count, int width, int8_t* 
 // Where block b of a row goes: `place` is b * width + column.
 struct Blocks32 {
   static constexpr int kElems = 32;
-  static constexpr float kOutlier = kOutlier32;
 
   CAUDAL_INLINE static void store(const TileParts& tile, int place, int, const QuantizedBlock& block) {
     const int32_t sum = block.sums16[0] + block.sums16[1];
@@ -180,15 +193,10 @@ struct Blocks32 {
     tile.sums[place] = sum;
     tile.sums_f[place] = block.scale * static_cast<float>(sum);
   }
-  CAUDAL_INLINE static void clear(const TileParts& tile, int place) {
-    tile.scales[place] = 0.0F;
-    tile.sums_f[place] = 0.0F;
-  }
 };
 
 struct Blocks256 {
   static constexpr int kElems = 256;
-  static constexpr float kOutlier = kOutlier256;
 
   CAUDAL_INLINE static void store(const TileParts& tile, int place, int width, const QuantizedBlock& block) {
     const int column = place % width;
@@ -203,53 +211,54 @@ struct Blocks256 {
       sums32[i / 2 * width * 2 + i % 2] = static_cast<int16_t>(sum);
     }
   }
-  CAUDAL_INLINE static void clear(const TileParts& tile, int place) { tile.scales[place] = 0.0F; }
 };
 
 template <class Blocks>
 CAUDAL_INLINE void pack_row(const ActivationView& dst, const float* x, int row) {
   constexpr int kElems = Blocks::kElems;
   const Tile tile = tile_of_row(dst.num_rows, row);
-  const TileParts first = tile_parts(dst, tile, kFirstTerm);
-  const TileParts second = tile_parts(dst, tile, kSecondTerm);
-  uint8_t* flags = outlier_flags(dst, tile);
-  const float limit = outlier_limit(x, dst.cols, Blocks::kOutlier);
-  const bool is_suspect = !(limit < __builtin_inff());
+  const TileParts parts = tile_parts(dst, tile);
+  const OutlierList list = outliers_of(dst, row);
   const int column = row - tile.first;
+  // The place of the scales serves for the magnitudes that they are made of.
+  const float limit = measure_row<kElems>(x, dst.cols, parts.scales + column, tile.width);
+  const bool is_suspect = !(limit < __builtin_inff());
+  *list.count = 0;
   QuantizedBlock block;
   for (int b = 0; b < dst.cols / kElems; ++b) {
+    const float* from = x + b * kElems;
     const int place = b * tile.width + column;
-    const int quads = b * kElems * tile.width + column * 4;
-    quantize_block<kElems>(x + b * kElems, block);
-    if (is_suspect && !all_finite(x + b * kElems, kElems)) {
+    float largest = parts.scales[place];
+    const int before = *list.count;
+    if (largest > limit) {
+      largest = list_outliers(from, kElems, limit, b * kElems, max_outliers(dst.cols), list);
+    }
+    quantize_block<kElems>(from, largest, block);
+    if (is_suspect && !all_finite(from, kElems)) {
       block.scale = __builtin_nanf("");  // a NaN or an infinity must not become a number
     }
-    scatter_quads(block.q, kElems, tile.width, first.x + quads);
-    Blocks::store(first, place, tile.width, block);
-    const bool is_outlier = block.largest > limit;
-    flags[place] = is_outlier ? 1 : 0;
-    if (is_outlier) {
-      quantize_rest<kElems>(x + b * kElems, block);
-      scatter_quads(block.q, kElems, tile.width, second.x + quads);
-      Blocks::store(second, place, tile.width, block);
-    } else {
-      Blocks::clear(second, place);
+    for (int i = before; i < *list.count; ++i) {
+      Outlier& outlier = list.items[i];
+      outlier.rest = __builtin_fmaf(-block.scale, static_cast<float>(block.q[outlier.k - b * kElems]), x[outlier.k]);
     }
+    scatter_quads(block.q, kElems, tile.width, parts.x + b * kElems * tile.width + column * 4);
+    Blocks::store(parts, place, tile.width, block);
   }
 }
 
 CAUDAL_INLINE void pack_row_f32(const ActivationView& dst, const float* x, int row) {
   const Tile tile = tile_of_row(dst.num_rows, row);
-  float* to = reinterpret_cast<float*>(tile_parts(dst, tile, kFirstTerm).x) + (row - tile.first);
+  float* to = reinterpret_cast<float*>(tile_parts(dst, tile).x) + (row - tile.first);
   for (int k = 0; k < dst.cols; ++k) {
     to[static_cast<size_t>(k) * static_cast<size_t>(tile.width)] = x[k];
   }
 }
 
 size_t activation_bytes(ActivationKind kind, int cols, int num_rows) {
-  size_t bytes = term_bytes(kind, cols, num_rows);
+  size_t bytes = tiles_bytes(kind, cols, num_rows);
   if (kind != ActivationKind::f32) {
-    bytes = 2 * bytes + static_cast<size_t>(cols / scale_elems(kind)) * static_cast<size_t>(num_rows);
+    const size_t row_outliers = sizeof(int32_t) + static_cast<size_t>(max_outliers(cols)) * sizeof(Outlier);
+    bytes += static_cast<size_t>(num_rows) * row_outliers;
   }
   return (bytes + 63) / 64 * 64;
 }

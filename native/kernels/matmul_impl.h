@@ -24,6 +24,15 @@ constexpr size_t kPreparedBytes = static_cast<size_t>(kChunk) * 16 * (kSplitQ8 ?
 constexpr size_t kExactBytes = static_cast<size_t>(kExactChunk) * 64;
 constexpr size_t kScratchBytes = kCarryBytes + (kPreparedBytes > kExactBytes ? kPreparedBytes : kExactBytes);
 
+// The elements of k at which rows of a group have outliers, each once, and their weights in the panel at hand.
+struct OutlierColumns {
+  float* weights;   // [count][16]
+  int32_t* ks;      // [count]
+  uint32_t* place;  // [cols]: where element k is among them, if ks says so; otherwise anything
+  uint32_t count;
+};
+constexpr size_t kOutlierColumnBytes = 64 + 2 * sizeof(int32_t);
+
 // How one format is multiplied with one kind of activations.
 struct Path {
   int block_elems;
@@ -35,6 +44,7 @@ struct Path {
   const TileFn* direct;    // by width - 1: from packed weights; may be null
   const TileFn* prepared;  // by width - 1: from prepared weights; may be null
   void (*prepare)(const uint8_t* blocks, int count, uint8_t* dst);
+  void (*dequantize_columns)(const uint8_t* panel, const int32_t* ks, uint32_t count, float* dst);
 };
 
 template <class Traits>
@@ -54,6 +64,15 @@ void dequantize_blocks(const uint8_t* blocks, int count, uint8_t* dst) {
     dequantize_block<Traits>(blocks, reinterpret_cast<float*>(dst));
     blocks += Traits::kBlockBytes;
     dst += Traits::kBlock * 64;
+  }
+}
+
+// dst[count][16] = the weights of elements `ks`.
+template <class Traits>
+void dequantize_columns(const uint8_t* panel, const int32_t* ks, uint32_t count, float* dst) {
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint8_t* block = panel + static_cast<size_t>(ks[i] / Traits::kBlock) * Traits::kBlockBytes;
+    store_floats(dst + i * 16, dequantize_element<Traits>(block, ks[i] % Traits::kBlock));
   }
 }
 
@@ -106,6 +125,7 @@ constexpr Path quantized_path() {
   path.block_bytes = Traits::kBlockBytes;
   path.chunk_elems = kChunk;
   path.unpacked_bytes = Traits::kBlock * 16 * Traits::kPlanes;
+  path.dequantize_columns = dequantize_columns<Traits>;
   path.direct = TileTable<Traits, false, Widths>::kTable;
   if constexpr (unpack_from_tiles(Traits::kBitCount) > 0) {
     path.prepare_from = unpack_from_tiles(Traits::kBitCount);
@@ -186,93 +206,65 @@ CAUDAL_INLINE void store_result(const MatmulArgs& args, int panel, int row, cons
   }
 }
 
-// What tile `tile` multiplies with, from element k of its rows.
-CAUDAL_INLINE TileArgs tile_args(const ActivationView& view, Tile tile, int term, int k) {
-  const TileParts parts = tile_parts(view, tile, term);
+// Points a call at what a tile multiplies with, from element k of its rows.
+CAUDAL_INLINE void set_activations(TileArgs& call, const ActivationView& view, Tile tile, int k) {
+  const TileParts parts = tile_parts(view, tile);
   const size_t offset = static_cast<size_t>(k) * static_cast<size_t>(tile.width);
-  TileArgs args{};
   if (view.kind == ActivationKind::f32) {
-    args.x = parts.x + offset * 4;
-    return args;
+    call.x = parts.x + offset * 4;
+    return;
   }
-  args.x = parts.x + offset;
+  call.x = parts.x + offset;
   if (view.kind == ActivationKind::q8_32) {
-    args.scales = parts.scales + offset / 32;
-    args.sums_f = parts.sums_f + offset / 32;
-    args.sums = parts.sums + offset / 32;
+    call.scales = parts.scales + offset / 32;
+    call.sums_f = parts.sums_f + offset / 32;
+    call.sums = parts.sums + offset / 32;
   } else {
-    args.scales = parts.scales + offset / 256;
-    args.sums16 = parts.sums16 + offset / 16;
-    args.sums32 = parts.sums32 + offset / 32;
+    call.scales = parts.scales + offset / 256;
+    call.sums16 = parts.sums16 + offset / 16;
+    call.sums32 = parts.sums32 + offset / 32;
   }
-  return args;
 }
 
-// One bit per block of a chunk: whether it is an outlier in any row of the tile. [tile - tile_begin][chunk]
-void find_outliers(const ActivationView& view, int tile_begin, int tile_end, uint32_t* masks) {
-  const int num_blocks = view.cols / scale_elems(view.kind);
-  const int chunk = kChunk / scale_elems(view.kind);
-  for (int index = tile_begin; index < tile_end; ++index) {
-    const Tile tile = tile_at(view.num_rows, index);
-    const uint8_t* flags = outlier_flags(view, tile);
-    for (int block = 0; block < num_blocks; block += chunk) {
-      uint32_t mask = 0;
-      for (int i = 0; i < chunk && block + i < num_blocks; ++i) {
-        uint32_t any = 0;
-        for (int j = 0; j < tile.width; ++j) {
-          any |= *flags++;
-        }
-        mask |= any << i;
+// Lays the parts of an OutlierColumns out in scratch, and fills in the elements of some rows.
+OutlierColumns find_outlier_columns(const ActivationView& x, int first_row, int end_row, uint8_t* scratch) {
+  const size_t cols = static_cast<size_t>(x.cols);
+  OutlierColumns columns{};
+  columns.weights = reinterpret_cast<float*>(scratch);
+  columns.ks = reinterpret_cast<int32_t*>(scratch + cols * 64);
+  columns.place = reinterpret_cast<uint32_t*>(columns.ks + cols);
+  for (int row = first_row; row < end_row; ++row) {
+    const OutlierList list = outliers_of(x, row);
+    for (int i = 0; i < *list.count; ++i) {
+      const int32_t k = list.items[i].k;
+      const uint32_t place = columns.place[k];
+      if (place >= columns.count || columns.ks[place] != k) {
+        columns.place[k] = columns.count;
+        columns.ks[columns.count++] = k;
       }
-      *masks++ = mask;
     }
   }
+  return columns;
 }
 
-// Moves all pointers on by some blocks.
-CAUDAL_INLINE void advance(TileArgs& args, const Path& path, ActivationKind kind, int num_blocks, int width) {
-  const int columns = num_blocks * width;
-  args.panel += num_blocks * path.block_bytes;
-  args.unpacked += num_blocks * path.unpacked_bytes;
-  args.x += columns * path.block_elems;
-  args.scales += columns;
-  if (kind == ActivationKind::q8_32) {
-    args.sums_f += columns;
-    args.sums += columns;
-  } else {
-    args.sums16 += columns * 16;
-    args.sums32 += columns * 8;
+// Adds to a row's results what the bytes of its outliers leave.
+CAUDAL_INLINE void add_outliers(const OutlierList& list, const OutlierColumns& columns, float* result) {
+  Floats f = load_floats(result);
+  for (int i = 0; i < *list.count; ++i) {
+    const Outlier& outlier = list.items[i];
+    f = fma(load_floats(columns.weights + columns.place[outlier.k] * 16), broadcast(&outlier.rest), f);
   }
+  store_floats(result, f);
 }
 
-// Adds the second terms of the blocks in `mask`. `call` is that of the first terms, whose chunk begins at `block`.
-void add_second_terms(const ActivationView& x, const Path& path, Tile tile, TileFn multiply, TileArgs call, int block,
-                      uint32_t mask) {
-  TileArgs args = tile_args(x, tile, kSecondTerm, block * path.block_elems);
-  args.panel = call.panel;
-  args.unpacked = call.unpacked;
-  args.carry = call.carry;
-  while (mask != 0) {
-    const int skipped = __builtin_ctz(mask);
-    mask >>= skipped;
-    const int count = mask == 0xFFFFFFFFU ? 32 : __builtin_ctz(~mask);
-    mask = count == 32 ? 0 : mask >> count;
-    advance(args, path, x.kind, skipped, tile.width);
-    args.num_blocks = count;
-    multiply(args);
-    advance(args, path, x.kind, count, tile.width);
-  }
-}
-
-// Tiles [tile_begin, tile_end) of one panel. The terms of a result are added chunk by chunk, first terms first.
+// Tiles [tile_begin, tile_end) of one panel. The bytes' products are added along k, then those of the outliers' rests.
 void multiply_panel(const MatmulArgs& args, const Path& path, int panel, int tile_begin, int tile_end,
-                    const uint32_t* outliers, uint8_t* scratch) {
+                    const OutlierColumns& outliers, uint8_t* scratch) {
   const ActivationView& x = args.x;
   const int num_tiles = count_tiles(x.num_rows);
   const bool prepare = path.prepare_from > 0 && num_tiles >= path.prepare_from;
   const int num_blocks = x.cols / path.block_elems;
-  const int chunk = path.exact && !prepare && num_tiles == 1 ? num_blocks : path.chunk_elems / path.block_elems;
-  const int num_chunks = (num_blocks + chunk - 1) / chunk;
+  const int chunk = !prepare && num_tiles == 1 ? num_blocks : path.chunk_elems / path.block_elems;
   const uint8_t* weights = args.weights.data + static_cast<size_t>(panel) * args.weights.panel_bytes;
   float* carry = reinterpret_cast<float*>(scratch);
   uint8_t* prepared = scratch + kCarryBytes;
@@ -280,44 +272,41 @@ void multiply_panel(const MatmulArgs& args, const Path& path, int panel, int til
   const Tile last = tile_at(x.num_rows, tile_end - 1);
   const int end_row = last.first + last.width;
   std::memset(carry, 0, static_cast<size_t>(end_row - first_row) * 64);
-  for (int c = 0; c < num_chunks; ++c) {
-    const int block = c * chunk;
+  for (int block = 0; block < num_blocks; block += chunk) {
     const int count = num_blocks - block < chunk ? num_blocks - block : chunk;
     const uint8_t* blocks = weights + static_cast<size_t>(block) * static_cast<size_t>(path.block_bytes);
     if (prepare) {
       path.prepare(blocks, count, prepared);
     }
+    TileArgs call{};
+    call.panel = prepare && path.exact ? prepared : blocks;
+    call.unpacked = prepared;
+    call.num_blocks = path.exact ? count * path.block_elems : count;
     // The first tile of several has the next chunk fetched while it computes.
-    size_t ahead = prepare && path.exact ? 0
-                   : num_tiles == 1      ? kStreamAhead
-                                         : static_cast<size_t>(count * path.block_bytes);
+    call.ahead = prepare && path.exact ? 0
+                 : num_tiles == 1      ? kStreamAhead
+                                       : static_cast<size_t>(count * path.block_bytes);
     for (int index = tile_begin; index < tile_end; ++index) {
       const Tile tile = tile_at(x.num_rows, index);
-      const TileFn multiply = (prepare ? path.prepared : path.direct)[tile.width - 1];
-      TileArgs call = tile_args(x, tile, kFirstTerm, block * path.block_elems);
-      call.panel = prepare && path.exact ? prepared : blocks;
-      call.unpacked = prepared;
-      call.num_blocks = path.exact ? count * path.block_elems : count;
-      call.ahead = ahead;
+      set_activations(call, x, tile, block * path.block_elems);
       call.carry = carry + static_cast<size_t>(tile.first - first_row) * 16;
-      multiply(call);
-      const uint32_t mask = outliers != nullptr ? outliers[(index - tile_begin) * num_chunks + c] : 0;
-      if (mask != 0) {
-        add_second_terms(x, path, tile, multiply, call, block, mask);
-      }
-      ahead = 0;
+      (prepare ? path.prepared : path.direct)[tile.width - 1](call);
+      call.ahead = 0;
     }
   }
+  if (outliers.count > 0) {
+    path.dequantize_columns(weights, outliers.ks, outliers.count, outliers.weights);
+  }
   for (int row = first_row; row < end_row; ++row) {
-    store_result(args, panel, row, carry + static_cast<size_t>(row - first_row) * 16);
+    float* result = carry + static_cast<size_t>(row - first_row) * 16;
+    if (outliers.count > 0) {
+      add_outliers(outliers_of(x, row), outliers, result);
+    }
+    store_result(args, panel, row, result);
   }
 }
 
-constexpr size_t outlier_bytes(int cols) {
-  return static_cast<size_t>((cols + kChunk - 1) / kChunk) * static_cast<size_t>(kGroupTiles) * sizeof(uint32_t);
-}
-
-size_t scratch_bytes(int max_cols) { return kScratchBytes + outlier_bytes(max_cols); }
+size_t scratch_bytes(int max_cols) { return kScratchBytes + static_cast<size_t>(max_cols) * kOutlierColumnBytes; }
 
 void matmul(const MatmulArgs& args, int panel_begin, int panel_end, void* scratch) {
   const int format = static_cast<int>(args.weights.format);
@@ -325,11 +314,13 @@ void matmul(const MatmulArgs& args, int panel_begin, int panel_end, void* scratc
   const Path& path = is_exact ? kExactPaths[format] : kPaths[format];
   const int num_tiles = count_tiles(args.x.num_rows);
   uint8_t* memory = static_cast<uint8_t*>(scratch);
-  uint32_t* outliers = is_exact ? nullptr : reinterpret_cast<uint32_t*>(memory + kScratchBytes);
   for (int tile = 0; tile < num_tiles; tile += kGroupTiles) {
     const int end = tile + kGroupTiles < num_tiles ? tile + kGroupTiles : num_tiles;
-    if (outliers != nullptr) {
-      find_outliers(args.x, tile, end, outliers);
+    OutlierColumns outliers{};
+    if (!is_exact) {
+      const Tile last = tile_at(args.x.num_rows, end - 1);
+      outliers = find_outlier_columns(args.x, tile_at(args.x.num_rows, tile).first, last.first + last.width,
+                                      memory + kScratchBytes);
     }
     for (int panel = panel_begin; panel < panel_end; ++panel) {
       multiply_panel(args, path, panel, tile, end, outliers, memory);

@@ -201,42 +201,74 @@ CAUDAL_INLINE void unpack_block(const uint8_t* p, uint8_t* dst) {
   }
 }
 
+// How the integers of a sub-block become weights: scale * (q - zero) + least.
+struct Levels {
+  Floats scale;
+  Floats least;
+  Ints zero;
+};
+
+template <class Traits>
+CAUDAL_INLINE Levels levels_of(const uint8_t* p, int sub) {
+  Levels levels{load_halves(p + Traits::kFloatsAt), zeros(), ints(0)};
+  if constexpr (Traits::kBlock == 256) {
+    const Pairs pairs = Traits::scale_pairs(p, sub / 2);
+    levels.scale = mul(levels.scale, to_floats(sub % 2 == 0 ? ints_of<0>(pairs) : ints_of<1>(pairs)));
+    if constexpr (Traits::kHasMin) {
+      const Pairs mins = load_pairs_u8(p + Traits::kMinsAt + sub / 2 * 32);
+      const Floats dmin = load_halves(p + Traits::kFloatsAt + kHalves);
+      levels.least = mul(dmin, to_floats(sub % 2 == 0 ? ints_of<0>(mins) : ints_of<1>(mins)));
+    } else {
+      levels.zero = ints(32);
+    }
+  } else if constexpr (Traits::kHasMin) {
+    levels.least = load_halves(p + Traits::kFloatsAt + kHalves);
+  } else {
+    levels.zero = ints(1 << Traits::kTrueZeroShift);
+  }
+  return levels;
+}
+
+template <class Traits>
+CAUDAL_INLINE Floats weight_of(const Levels& levels, Ints q) {
+  const Floats w = mul(levels.scale, to_floats(subtract(q, levels.zero)));
+  if constexpr (Traits::kHasMin) {
+    return Traits::kBlock == 256 ? subtract(w, levels.least) : add(w, levels.least);
+  } else {
+    return w;
+  }
+}
+
 // dst[block][16] = the weights of a block as float32, computed as the format defines them.
 template <class Traits>
 CAUDAL_INLINE void dequantize_block(const uint8_t* p, float* dst) {
-  const Floats d = load_halves(p + Traits::kFloatsAt);
   for (int sub = 0; sub < Traits::kSubBlocks; ++sub) {
-    Floats scale = d;
-    Floats least = zeros();
-    Ints zero = ints(0);
-    if constexpr (Traits::kBlock == 256) {
-      const Pairs pairs = Traits::scale_pairs(p, sub / 2);
-      scale = mul(d, to_floats(sub % 2 == 0 ? ints_of<0>(pairs) : ints_of<1>(pairs)));
-      if constexpr (Traits::kHasMin) {
-        const Pairs mins = load_pairs_u8(p + Traits::kMinsAt + sub / 2 * 32);
-        const Floats dmin = load_halves(p + Traits::kFloatsAt + kHalves);
-        least = mul(dmin, to_floats(sub % 2 == 0 ? ints_of<0>(mins) : ints_of<1>(mins)));
-      } else {
-        zero = ints(32);
-      }
-    } else if constexpr (Traits::kHasMin) {
-      least = load_halves(p + Traits::kFloatsAt + kHalves);
-    } else {
-      zero = ints(1 << Traits::kTrueZeroShift);
-    }
+    const Levels levels = levels_of<Traits>(p, sub);
     const auto source = Traits::whole(p, sub);
     unroll<Traits::kQuads>([&](auto q) CAUDAL_LAMBDA {
       const Bytes bytes = source.template quad<decltype(q)::value>();
       unroll<4>([&](auto i) CAUDAL_LAMBDA {
-        Floats w = mul(scale, to_floats(subtract(byte_of<decltype(i)::value>(bytes), zero)));
-        if constexpr (Traits::kHasMin) {
-          w = Traits::kBlock == 256 ? subtract(w, least) : add(w, least);
-        }
-        store_floats(dst, w);
+        store_floats(dst, weight_of<Traits>(levels, byte_of<decltype(i)::value>(bytes)));
         dst += 16;
       });
     });
   }
+}
+
+// The weights of element k of a block.
+template <class Traits>
+CAUDAL_INLINE Floats dequantize_element(const uint8_t* p, int k) {
+  const int sub = k / (4 * Traits::kQuads);
+  const int quad = k / 4 % Traits::kQuads;
+  const auto source = Traits::whole(p, sub);
+  Floats w = zeros();
+  unroll<Traits::kQuads>([&](auto q) CAUDAL_LAMBDA {
+    if (quad == decltype(q)::value) {
+      const Bytes bytes = source.template quad<decltype(q)::value>();
+      w = weight_of<Traits>(levels_of<Traits>(p, sub), byte_at(bytes, k % 4));
+    }
+  });
+  return w;
 }
 
 }  // namespace mm

@@ -109,6 +109,12 @@ CAUDAL_INLINE Ints byte_of(Bytes b) {
   return {_mm256_and_si256(_mm256_srli_epi32(b.lo, 8 * kIndex), mask),
           _mm256_and_si256(_mm256_srli_epi32(b.hi, 8 * kIndex), mask)};
 }
+// Byte `index` of each row, unsigned.
+CAUDAL_INLINE Ints byte_at(Bytes b, int index) {
+  const __m256i mask = _mm256_set1_epi32(255);
+  const __m128i shift = _mm_cvtsi32_si128(8 * index);
+  return {_mm256_and_si256(_mm256_srl_epi32(b.lo, shift), mask), _mm256_and_si256(_mm256_srl_epi32(b.hi, shift), mask)};
+}
 
 CAUDAL_INLINE Parts dot_first(Bytes w, const int8_t* x) {
   const __m256i a = broadcast32(x);
@@ -226,10 +232,11 @@ CAUDAL_INLINE float max_lane(Floats a) {
 }
 // Rounds to the nearest even integer, clamps to +-127, stores 16 int8 and returns their sum.
 CAUDAL_INLINE int32_t store_rounded(int8_t* p, Floats a) {
-  const __m256i limit = _mm256_set1_epi32(127);
-  const __m256i bottom = _mm256_set1_epi32(-127);
-  const __m256i lo = _mm256_max_epi32(_mm256_min_epi32(_mm256_cvtps_epi32(a.lo), limit), bottom);
-  const __m256i hi = _mm256_max_epi32(_mm256_min_epi32(_mm256_cvtps_epi32(a.hi), limit), bottom);
+  // Clamped first: a float beyond int32 becomes a negative integer. max takes its second operand where a is NaN.
+  const __m256 limit = _mm256_set1_ps(127.0F);
+  const __m256 bottom = _mm256_set1_ps(-127.0F);
+  const __m256i lo = _mm256_cvtps_epi32(_mm256_min_ps(_mm256_max_ps(a.lo, bottom), limit));
+  const __m256i hi = _mm256_cvtps_epi32(_mm256_min_ps(_mm256_max_ps(a.hi, bottom), limit));
   const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(lo, hi), 0xD8);
   const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);

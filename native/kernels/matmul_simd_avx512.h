@@ -74,6 +74,10 @@ template <int kIndex>
 CAUDAL_INLINE Ints byte_of(Bytes b) {
   return {_mm512_and_si512(_mm512_srli_epi32(b.v, 8 * kIndex), _mm512_set1_epi32(255))};
 }
+// Byte `index` of each row, unsigned.
+CAUDAL_INLINE Ints byte_at(Bytes b, int index) {
+  return {_mm512_and_si512(_mm512_srl_epi32(b.v, _mm_cvtsi32_si128(8 * index)), _mm512_set1_epi32(255))};
+}
 
 // In assembler, because compilers spend a register and an instruction on the broadcast.
 CAUDAL_INLINE Parts dot(Parts acc, Bytes w, const int8_t* x) {
@@ -146,8 +150,9 @@ CAUDAL_INLINE Floats max_abs(Floats a, Floats b) { return {_mm512_max_ps(_mm512_
 CAUDAL_INLINE float max_lane(Floats a) { return _mm512_reduce_max_ps(a.v); }
 // Rounds to the nearest even integer, clamps to +-127, stores 16 int8 and returns their sum.
 CAUDAL_INLINE int32_t store_rounded(int8_t* p, Floats a) {
-  const __m512i top = _mm512_min_epi32(_mm512_cvtps_epi32(a.v), _mm512_set1_epi32(127));
-  const __m512i q = _mm512_max_epi32(top, _mm512_set1_epi32(-127));
+  // Clamped first: a float beyond int32 becomes a negative integer. max takes its second operand where a is NaN.
+  const __m512 least = _mm512_max_ps(a.v, _mm512_set1_ps(-127.0F));
+  const __m512i q = _mm512_cvtps_epi32(_mm512_min_ps(least, _mm512_set1_ps(127.0F)));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(q));
   return _mm512_reduce_add_epi32(q);
 }

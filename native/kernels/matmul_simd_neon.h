@@ -97,6 +97,11 @@ CAUDAL_INLINE Ints byte_of(Bytes b) {
   return CAUDAL_EACH(Ints, vreinterpretq_s32_u32(vandq_u32(
                                vshlq_u32(vreinterpretq_u32_u8(b.v[i]), vdupq_n_s32(-8 * kIndex)), vdupq_n_u32(255))));
 }
+// Byte `index` of each row, unsigned.
+CAUDAL_INLINE Ints byte_at(Bytes b, int index) {
+  return CAUDAL_EACH(Ints, vreinterpretq_s32_u32(vandq_u32(
+                               vshlq_u32(vreinterpretq_u32_u8(b.v[i]), vdupq_n_s32(-8 * index)), vdupq_n_u32(255))));
+}
 
 CAUDAL_INLINE int8x16_t broadcast_quad(const int8_t* x) {
   int32_t v;

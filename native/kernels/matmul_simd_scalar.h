@@ -97,6 +97,10 @@ template <int kIndex>
 CAUDAL_INLINE Ints byte_of(const Bytes& b) {
   return map_ints([&](int i) { return static_cast<int32_t>(b.v[4 * i + kIndex]); });
 }
+// Byte `index` of each row, unsigned.
+CAUDAL_INLINE Ints byte_at(const Bytes& b, int index) {
+  return map_ints([&](int i) { return static_cast<int32_t>(b.v[4 * i + index]); });
+}
 
 CAUDAL_INLINE Parts dot(const Parts& acc, const Bytes& w, const int8_t* x) {
   return map_ints([&](int i) {

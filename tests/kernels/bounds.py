@@ -16,8 +16,8 @@ PACKED_FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"
 RELATIVE_ERROR = 1e-5
 # Elements that share one activation scale; None where activations stay float32.
 SCALE_ELEMS = {name: 256 if name.endswith("_K") else None if "F" in name else 32 for name in PACKED_FORMATS}
-# How many times the root mean square of its row a block's largest value is when the block is an outlier.
-OUTLIER = {32: 5, 256: 10}
+# How many times the root mean square of its row a value is when it is an outlier.
+OUTLIER = 4
 # Bytes of the float16 fields of a stored block.
 HALF_FIELDS = {
     **dict.fromkeys(("Q4_0", "Q5_0", "Q8_0"), (0,)),
@@ -60,25 +60,19 @@ def quantized_rows(x, name):
     elems = SCALE_ELEMS[name]
     if elems is None:
         return x.astype(np.float64)
-    blocks = x.reshape(len(x), -1, elems)
-    first = rounded_blocks(blocks)
-    second = rounded_blocks((blocks - first).astype(np.float32))
-    return np.where(outlier_blocks(x, elems), first + second, first).reshape(x.shape)
-
-
-def rounded_blocks(blocks):
-    """Return float32 blocks [..., n] rounded to int8 with one scale each."""
+    # Outliers are exact; the others are rounded to int8 with one scale a block.
+    is_outlier = outliers(x)
+    blocks = np.where(is_outlier, 0, x).astype(np.float32).reshape(len(x), -1, elems)
     largest = np.abs(blocks).max(axis=-1, keepdims=True)
     inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 1.5e-36)
     codes = np.clip(np.rint(blocks * inverse), -127, 127).astype(np.float64)
-    return codes * (largest / np.float32(127))
+    return np.where(is_outlier, x.astype(np.float64), (codes * (largest / np.float32(127))).reshape(x.shape))
 
 
-def outlier_blocks(x, elems):
-    """Return which blocks [T, K / elems, 1] are kept as two terms: the largest value stands out from its row."""
-    blocks = x.astype(np.float64).reshape(len(x), -1, elems)
-    root_mean_square = np.sqrt((blocks**2).mean(axis=(1, 2), keepdims=True))
-    return np.abs(blocks).max(axis=2, keepdims=True) > OUTLIER[elems] * root_mean_square
+def outliers(x):
+    """Return which values of the rows x [T, K] stand out."""
+    wide = x.astype(np.float64)
+    return np.abs(wide) > OUTLIER * np.sqrt((wide**2).mean(axis=1, keepdims=True))
 
 
 def assert_product(got, x, weights):
