@@ -1,5 +1,4 @@
-// A step program is a list of phases. Every thread walks the list; a barrier stands where one phase needs what
-// other threads wrote in an earlier one.
+// A step program is a list of phases, each a step of the model for all rows at hand.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +52,8 @@ class Phase {
  public:
   virtual ~Phase() = default;
 
-  // True: `work` is given ranges of the domain's rows, the same ranges in every such phase, so that phases of one
-  // domain may follow each other without a barrier. False: tasks are claimed one by one.
+  // True: `work` is given ranges of the domain's rows, and phases of one domain that follow each other are done for a
+  // range before another is begun. False: `work` is given ranges of tasks, all done before the next phase begins.
   virtual bool by_rows() const = 0;
   virtual Domain domain() const { return Domain::tokens; }
   virtual int num_tasks(const Step&) const { return 0; }

@@ -13,6 +13,8 @@ namespace {
 
 // Weights per task: enough to hide the claim, few enough that the last task is short.
 constexpr size_t kTaskBytes = 48 * 1024;
+// Tasks that a stage by rows is cut into: more than one, so that a thread that is late finds its rows taken.
+constexpr int kRowTasksPerThread = 4;
 // Queries of a prompt that one task attends with: their keys are read from the near caches.
 constexpr int kQueriesPerChunk = 32;
 
@@ -225,31 +227,34 @@ int Program::logit_rows(int x) {
 void Program::finish(int logits) {
   logits_ = logits;
   value(logits).last_phase = static_cast<int>(phases_.size());
-  // A barrier before a phase that is not split as its predecessor is.
-  int epoch = 0;
-  for (size_t p = 0; p < phases_.size(); ++p) {
-    bool chained =
-        p > 0 && phases_[p]->by_rows() && phases_[p - 1]->by_rows() && phases_[p]->domain() == phases_[p - 1]->domain();
-    if (p > 0 && !chained) ++epoch;
-    epochs_.push_back(epoch);
-  }
-  epochs_.push_back(epoch + 1);
+  find_stages();
   place_values();
   place_scratch();
-  claims_ = std::make_unique<Claim[]>(static_cast<size_t>(kClaimSets * pool_.size()));
+}
+
+void Program::find_stages() {
+  for (size_t p = 0; p < phases_.size(); ++p) {
+    const bool is_chained =
+        p > 0 && phases_[p]->by_rows() && phases_[p - 1]->by_rows() && phases_[p]->domain() == phases_[p - 1]->domain();
+    if (!is_chained) stages_.push_back({p, p});
+    stages_.back().end = p + 1;
+  }
 }
 
 void Program::place_values() {
   struct Slot {
     size_t floats;
-    int free_after;  // last epoch that uses it
+    int free_after;  // last stage that uses it
     std::vector<int> values;
   };
+  std::vector<int> stage_of;  // by phase, and one beyond the last
+  for (size_t i = 0; i < stages_.size(); ++i) stage_of.resize(stages_[i].end, static_cast<int>(i));
+  stage_of.push_back(static_cast<int>(stages_.size()));
   std::vector<Slot> slots;
   for (size_t i = 0; i < values_.size(); ++i) {
     Value& v = *values_[i];
     size_t floats = static_cast<size_t>(v.stride) * static_cast<size_t>(max_tokens_);
-    int from = epochs_[static_cast<size_t>(v.first_phase)], to = epochs_[static_cast<size_t>(v.last_phase)];
+    int from = stage_of[static_cast<size_t>(v.first_phase)], to = stage_of[static_cast<size_t>(v.last_phase)];
     Slot* best = nullptr;
     for (Slot& slot : slots) {
       if (slot.free_after >= from) continue;
@@ -287,6 +292,40 @@ size_t Program::buffer_bytes() const {
   return bytes;
 }
 
+class Program::StepJob final : public Job {
+ public:
+  StepJob(Program& program, const Step& step) : program_(program), step_(step) {}
+
+  int num_stages() const override { return static_cast<int>(program_.stages_.size()); }
+
+  int num_tasks(int stage) override {
+    const Phase& phase = first_phase(stage);
+    const int rows = step_.rows_of(phase.domain());
+    if (phase.by_rows()) return std::min(rows, kRowTasksPerThread * program_.pool_.size());
+    return rows > 0 ? phase.num_tasks(step_) : 0;
+  }
+
+  void work(int stage, int task, int thread) override {
+    const Stage& range = program_.stages_[static_cast<size_t>(stage)];
+    void* scratch = program_.scratch_[static_cast<size_t>(thread)];
+    int begin = task, end = task + 1;
+    if (first_phase(stage).by_rows()) {
+      const int64_t rows = step_.rows_of(first_phase(stage).domain()), tasks = num_tasks(stage);
+      begin = static_cast<int>(rows * task / tasks);
+      end = static_cast<int>(rows * (task + 1) / tasks);
+    }
+    for (size_t p = range.begin; p < range.end; ++p) program_.phases_[p]->work(step_, begin, end, scratch);
+  }
+
+ private:
+  const Phase& first_phase(int stage) const {
+    return *program_.phases_[program_.stages_[static_cast<size_t>(stage)].begin];
+  }
+
+  Program& program_;
+  const Step& step_;
+};
+
 const float* Program::run(Step& step) {
   if (logits_ < 0) throw std::logic_error("run before finish");
   step.chunks.clear();
@@ -295,43 +334,9 @@ const float* Program::run(Step& step) {
       step.chunks.push_back({r, t, std::min(kQueriesPerChunk, step.query_starts[r + 1] - t)});
     }
   }
-  for (int i = 0; i < kClaimSets * pool_.size(); ++i) claims_[static_cast<size_t>(i)].taken.store(0);
-  pool_.run([&](int thread) { run_thread(step, thread); });
+  StepJob job(*this, step);
+  pool_.run(job);
   return value(logits_).data;
-}
-
-void Program::run_thread(const Step& step, int thread) {
-  const int threads = pool_.size();
-  for (size_t p = 0; p < phases_.size(); ++p) {
-    const bool is_new_epoch = p > 0 && epochs_[p] != epochs_[p - 1];
-    if (is_new_epoch) {
-      pool_.barrier();
-      // The set of the epoch that all have left becomes that of the epoch after the next.
-      claims_of(epochs_[p] + 2)[thread].taken.store(0, std::memory_order_relaxed);
-    }
-    const Phase& phase = *phases_[p];
-    if (phase.by_rows()) {
-      const int rows = step.rows_of(phase.domain());
-      const int begin = rows * thread / threads, end = rows * (thread + 1) / threads;
-      if (begin < end) phase.work(step, begin, end, scratch_[static_cast<size_t>(thread)]);
-    } else if (step.rows_of(phase.domain()) > 0) {
-      run_tasks(phase, step, thread, claims_of(epochs_[p]));
-    }
-  }
-}
-
-// A thread does its own share in order, so that memory streams, and then helps the others with theirs.
-void Program::run_tasks(const Phase& phase, const Step& step, int thread, Claim* claims) {
-  const int threads = pool_.size(), tasks = phase.num_tasks(step);
-  void* scratch = scratch_[static_cast<size_t>(thread)];
-  const auto share = [&](int t) { return static_cast<int>(static_cast<int64_t>(tasks) * t / threads); };
-  for (int i = 0; i < threads; ++i) {
-    const int owner = (thread + i) % threads;
-    const int begin = share(owner), end = share(owner + 1);
-    for (int task; (task = begin + claims[owner].taken.fetch_add(1, std::memory_order_relaxed)) < end;) {
-      phase.work(step, task, task + 1, scratch);
-    }
-  }
 }
 
 }  // namespace caudal

@@ -1,10 +1,10 @@
-// A step program: a model's forward pass recorded once as phases, run every step by a pool of threads.
+// A step program: a model's forward pass recorded once as phases, run every step by a pool of threads. Phases that work
+// row by row are done one after another without a wait; such chains, and phases made of tasks, are the pool's stages.
 //
 // Building methods mirror the backend's operations: they take and return indices of values. finish() lays the values
 // out in memory, sharing it between values that are never alive at once.
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <vector>
 
@@ -33,6 +33,8 @@ class Program {
  public:
   // `exact` multiplies float32 activations instead of int8 ones. The kernels, matrices and cache outlive the program.
   Program(const KernelTable& kernels, ThreadPool& pool, const KVCache& cache, int max_tokens, bool exact);
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
 
   int embedding(const PackedView& matrix, float scale);
   std::vector<int> linear(const std::vector<PackedView>& matrices, const std::vector<const float*>& biases, int x);
@@ -59,24 +61,22 @@ class Program {
  private:
   static constexpr int kNumKinds = 3;
 
-  // How much of a thread's share of a phase's tasks has been taken, by itself or by threads that had finished theirs.
-  struct alignas(64) Claim {
-    std::atomic<int> taken{0};
+  // Phases that need no wait between them: one that has tasks, or a chain of them that work by rows.
+  struct Stage {
+    size_t begin;
+    size_t end;
   };
-  // Three epochs' worth: threads may be in one, its set was cleared two epochs before, and nobody is in the third.
-  static constexpr int kClaimSets = 3;
+  class StepJob;
 
   Value& value(int index) const { return *values_.at(static_cast<size_t>(index)); }
   int make_value(int width, Domain domain);
   template <class P>
   P& append(std::vector<int> reads, std::vector<int> writes);
   uint8_t* const* pack(int x, ActivationKind kind);
+  void find_stages();
   void place_values();
   void place_scratch();
   void check_pages(const Step& step, int group, int window) const;
-  void run_thread(const Step& step, int thread);
-  void run_tasks(const Phase& phase, const Step& step, int thread, Claim* claims);
-  Claim* claims_of(int epoch) { return claims_.get() + epoch % kClaimSets * pool_.size(); }
   void expect_width(int index, int width, const char* what) const;
 
   const KernelTable& kernels_;
@@ -88,7 +88,7 @@ class Program {
   int vocabulary_ = 0;
   std::vector<std::unique_ptr<Value>> values_;
   std::vector<std::unique_ptr<Phase>> phases_;
-  std::vector<int> epochs_;  // barriers before each phase
+  std::vector<Stage> stages_;
   std::vector<std::pair<const RopeTable*, int>> angles_;
   std::vector<std::pair<int, int>> kv_uses_;  // (group, window) of the attention phases, each once
   std::vector<Mapping> memory_;
@@ -98,7 +98,6 @@ class Program {
   int max_columns_ = 0;
   size_t attention_scratch_ = 0;
   std::vector<uint8_t*> scratch_;
-  std::unique_ptr<Claim[]> claims_;  // [kClaimSets][threads]
 };
 
 }  // namespace caudal

@@ -324,21 +324,29 @@ void Sampler::report(const SamplingArgs& a, int row, const SamplingResult& resul
   }
 }
 
+void Sampler::sample_row(const SamplingArgs& args, const SamplingResult& result, int row, Workspace& w) const {
+  try {
+    result.token_ids[row] = choose(args, row, edited_logits(args, row, w), w);
+    if (args.num_logprobs[row] >= 0 && result.token_ids[row] != kNoToken) report(args, row, result, w);
+  } catch (const std::bad_alloc&) {  // must not leave the pool: this row has no token
+    result.token_ids[row] = kNoToken;
+  }
+}
+
 void Sampler::sample(const SamplingArgs& args, const SamplingResult& result) {
-  std::atomic<int> next{0};
-  auto work = [&](int thread) {
-    Workspace& w = workspaces_[static_cast<size_t>(thread)];
-    for (int row; (row = next.fetch_add(1)) < args.num_rows;) {
-      try {
-        result.token_ids[row] = choose(args, row, edited_logits(args, row, w), w);
-        if (args.num_logprobs[row] >= 0 && result.token_ids[row] != kNoToken) report(args, row, result, w);
-      } catch (const std::bad_alloc&) {  // must not leave the pool: this row has no token
-        result.token_ids[row] = kNoToken;
-      }
+  struct Rows final : Job {
+    Sampler& sampler;
+    const SamplingArgs& args;
+    const SamplingResult& result;
+    Rows(Sampler& s, const SamplingArgs& a, const SamplingResult& r) : sampler(s), args(a), result(r) {}
+    int num_stages() const override { return 1; }
+    int num_tasks(int) override { return args.num_rows; }
+    void work(int, int row, int thread) override {
+      sampler.sample_row(args, result, row, sampler.workspaces_[static_cast<size_t>(thread)]);
     }
   };
-  if (args.num_rows == 1) return work(0);
-  pool_.run(work);
+  Rows rows(*this, args, result);
+  pool_.run(rows);
 }
 
 }  // namespace caudal

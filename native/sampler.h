@@ -71,6 +71,7 @@ class Sampler {
     std::vector<float> sorted_maxima;
   };
 
+  void sample_row(const SamplingArgs& args, const SamplingResult& result, int row, Workspace& w) const;
   const float* edited_logits(const SamplingArgs& args, int row, Workspace& w) const;
   int32_t choose(const SamplingArgs& args, int row, const float* logits, Workspace& w) const;
   int32_t draw(const SamplingArgs& args, int row, const float* logits, float best, Workspace& w) const;
