@@ -51,31 +51,31 @@ int32_t first_index_of(const float* x, int n, float value, const std::vector<flo
 // Candidates in order of likelihood, sorted only as far as they are asked for.
 class Ranking {
  public:
-  explicit Ranking(std::vector<Candidate>& candidates) : candidates_(candidates) {}
+  explicit Ranking(std::vector<Candidate>& candidates) : candidates_(&candidates) {}
 
   const Candidate& operator[](size_t i) {
     if (i >= sorted_) sort_to(std::max(i + 1, sorted_ * 8));
-    return candidates_[i];
+    return (*candidates_)[i];
   }
-  size_t size() const { return candidates_.size(); }
+  size_t size() const { return candidates_->size(); }
   void truncate(size_t n) {
     sort_to(n);
-    candidates_.resize(std::min(n, candidates_.size()));
-    sorted_ = std::min(sorted_, candidates_.size());
+    candidates_->resize(std::min(n, candidates_->size()));
+    sorted_ = std::min(sorted_, candidates_->size());
   }
 
  private:
   void sort_to(size_t n) {
-    n = std::min(std::max(n, kSortedAtFirst), candidates_.size());
+    n = std::min(std::max(n, kSortedAtFirst), candidates_->size());
     if (n <= sorted_) return;
-    auto begin = candidates_.begin() + static_cast<std::ptrdiff_t>(sorted_);
-    auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(n);
-    if (n < candidates_.size()) std::nth_element(begin, end - 1, candidates_.end(), likelier);
+    auto begin = candidates_->begin() + static_cast<std::ptrdiff_t>(sorted_);
+    auto end = candidates_->begin() + static_cast<std::ptrdiff_t>(n);
+    if (n < candidates_->size()) std::nth_element(begin, end - 1, candidates_->end(), likelier);
     std::sort(begin, end, likelier);
     sorted_ = n;
   }
 
-  std::vector<Candidate>& candidates_;
+  std::vector<Candidate>* candidates_;
   size_t sorted_ = 0;
 };
 
@@ -90,31 +90,33 @@ void keep_likeliest(Candidate c, size_t wanted, std::vector<Candidate>& heap) {
   std::push_heap(heap.begin(), heap.end(), likelier);
 }
 
-// Locally typical sampling: keep those whose surprise is nearest to the entropy, until their mass reaches p.
-// Source: Meister et al., "Locally typical sampling", 2022.
-void keep_typical(std::vector<Candidate>& candidates, double temperature, double p) {
-  std::vector<double> weights;
-  double total = 0.0;
-  for (const Candidate& c : candidates) {
-    weights.push_back(
-        std::exp((static_cast<double>(c.logit) - static_cast<double>(candidates[0].logit)) / temperature));
-    total += weights.back();
+struct Surprise {
+  double distance;  // from the entropy
+  double weight;
+  Candidate candidate;
+};
+
+bool more_typical(const Surprise& a, const Surprise& b) {
+  return a.distance < b.distance || (a.distance == b.distance && likelier(a.candidate, b.candidate));
+}
+
+// How many of the most typical it takes to reach a mass; they are brought to the front, in no order. Divides as
+// quicksort does, but goes on in one half only. If all together are too few, returns their number and leaves a rest.
+size_t bring_to_front(std::vector<Surprise>& items, double& mass) {
+  auto begin = items.begin(), end = items.end();
+  while (begin != end && mass > 0.0) {
+    auto middle = begin + (end - begin) / 2;
+    std::nth_element(begin, middle, end, more_typical);
+    double lower = 0.0;
+    for (auto i = begin; i != middle; ++i) lower += i->weight;
+    if (lower >= mass) {
+      end = middle;
+    } else {
+      mass -= lower + middle->weight;
+      begin = middle + 1;
+    }
   }
-  double entropy = 0.0;
-  for (double w : weights) entropy -= w > 0 ? w / total * std::log(w / total) : 0.0;
-  std::vector<size_t> order(candidates.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  auto distance = [&](size_t i) { return std::abs(-std::log(weights[i] / total) - entropy); };
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return distance(a) < distance(b); });
-  std::vector<Candidate> kept;
-  double mass = 0.0;
-  for (size_t i : order) {
-    kept.push_back(candidates[i]);
-    mass += weights[i];
-    if (mass >= p * total) break;
-  }
-  std::sort(kept.begin(), kept.end(), likelier);
-  candidates = std::move(kept);
+  return static_cast<size_t>(begin - items.begin());
 }
 
 }  // namespace
@@ -166,10 +168,10 @@ class Draw {
   Draw(const SamplingArgs& args, int row, float best, std::vector<Candidate>& candidates)
       : a_(args), row_(row), best_(best), candidates_(candidates), ranking_(candidates) {}
 
-  double weight(const Candidate& c) const {
-    return std::exp((static_cast<double>(c.logit) - static_cast<double>(best_)) /
-                    static_cast<double>(a_.temperature[row_]));
+  double exponent(const Candidate& c) const {
+    return (static_cast<double>(c.logit) - static_cast<double>(best_)) / static_cast<double>(a_.temperature[row_]);
   }
+  double weight(const Candidate& c) const { return std::exp(exponent(c)); }
 
   // `total` is the weight of the whole vocabulary; `are_all` says that no token was left out but for e^-30. Returns
   // false if the tokens that were left out could make a difference: no cut fell inside the candidates.
@@ -196,9 +198,35 @@ class Draw {
     return is_cut || are_all;
   }
 
-  void keep_typical_ones() {
-    ranking_.truncate(ranking_.size());
-    keep_typical(candidates_, static_cast<double>(a_.temperature[row_]), static_cast<double>(a_.typical_p[row_]));
+  // The distribution of the candidates alone.
+  Mass mass() const {
+    double total = 0.0, moment = 0.0;
+    for (const Candidate& c : candidates_) {
+      const double w = weight(c);
+      total += w;
+      if (w > 0.0) moment += w * exponent(c);
+    }
+    return {total, std::log(total) - moment / total};
+  }
+
+  // Locally typical sampling: keeps those whose surprise is nearest to the entropy, until their mass reaches typical_p.
+  // Returns false if tokens that are not candidates, all more surprising than by `behind` of the likeliest, could be
+  // nearer than some that it would keep.
+  // Source: Meister et al., "Locally typical sampling", 2022.
+  bool keep_typical(const Mass& mass, double behind) {
+    const double log_total = std::log(mass.total), reach = log_total + behind - mass.entropy;
+    std::vector<Surprise> near;
+    for (const Candidate& c : candidates_) {
+      const double distance = std::abs(log_total - exponent(c) - mass.entropy);
+      if (distance <= reach) near.push_back({distance, weight(c), c});
+    }
+    double wanted = static_cast<double>(a_.typical_p[row_]) * mass.total;
+    const size_t kept = bring_to_front(near, wanted);
+    if (wanted > 0.0 && std::isfinite(behind)) return false;
+    candidates_.clear();
+    for (size_t i = 0; i < kept; ++i) candidates_.push_back(near[i].candidate);
+    ranking_ = Ranking(candidates_);
+    return true;
   }
 
   // The candidate that the random number falls on, of a distribution of weight `total`; kNoToken if it falls on none.
@@ -237,6 +265,12 @@ class Draw {
 float Sampler::find_maxima(const float* logits, int vocabulary, Workspace& w) const {
   w.maxima.resize(static_cast<size_t>((vocabulary + kBlockLogits - 1) / kBlockLogits));
   return kernels_.elementwise.max_values(logits, vocabulary, w.maxima.data());
+}
+
+Mass Sampler::whole_mass(const float* logits, int vocabulary, float scale, float best) const {
+  double moment = 0.0;
+  const double total = kernels_.elementwise.exp_moment(logits, vocabulary, scale, best, &moment);
+  return {total, std::log(total) - moment / total};
 }
 
 int32_t Sampler::choose(const SamplingArgs& a, int row, const float* logits, Workspace& w) const {
@@ -280,8 +314,10 @@ int32_t Sampler::draw(const SamplingArgs& a, int row, const float* logits, float
     const bool are_all = behind >= furthest;
     if (!draw.truncate(total, are_all) && !is_whole) continue;
     if (a.typical_p[row] < 1.0f) {
-      if (is_whole && !are_all) continue;
-      draw.keep_typical_ones();
+      const double reach = is_whole && !are_all ? static_cast<double>(behind) : HUGE_VAL;
+      if (!draw.keep_typical(is_whole ? whole_mass(logits, a.vocabulary, 1.0f / temperature, best) : draw.mass(),
+                             reach))
+        continue;
     } else if (is_whole) {
       // A total summed in float32 may be a little too large; then the candidates' own sum decides.
       const int32_t found = draw.pick(total);

@@ -51,6 +51,12 @@ struct Candidate {
   int32_t id;
 };
 
+// What a distribution has: the sum of its weights and its entropy in nats.
+struct Mass {
+  double total;
+  double entropy;
+};
+
 class Sampler {
  public:
   Sampler(const KernelTable& kernels, ThreadPool& pool);
@@ -76,6 +82,7 @@ class Sampler {
   int32_t choose(const SamplingArgs& args, int row, const float* logits, Workspace& w) const;
   int32_t draw(const SamplingArgs& args, int row, const float* logits, float best, Workspace& w) const;
   float lowest_of_top(int k, Workspace& w) const;
+  Mass whole_mass(const float* logits, int vocabulary, float scale, float best) const;
   float find_maxima(const float* logits, int vocabulary, Workspace& w) const;
   void report(const SamplingArgs& args, int row, const SamplingResult& result, Workspace& w) const;
 

@@ -25,6 +25,8 @@ struct ElementwiseKernels {
   // exp((x - shift) * scale) summed in a fixed order. softcap gives NaN for NaN.
   float (*max_values)(const float* x, int n, float* of_blocks);
   double (*exp_sum)(const float* x, int n, float scale, float shift);
+  // The same sum, and in `moment` that of exp(y) * y for y = (x - shift) * scale.
+  double (*exp_moment)(const float* x, int n, float scale, float shift, double* moment);
 };
 
 }  // namespace caudal

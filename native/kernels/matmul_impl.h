@@ -15,7 +15,7 @@ namespace caudal {
 namespace {
 namespace mm {
 
-constexpr int kGroupTiles = 64;        // tiles whose results are carried at once
+constexpr int kGroupTiles = 32;        // tiles whose results are carried at once
 constexpr int kChunk = 1024;           // elements of k unpacked at once
 constexpr int kExactChunk = 512;       // and dequantised
 constexpr size_t kStreamAhead = 3072;  // bytes of weights prefetched ahead when memory is streamed
@@ -24,14 +24,29 @@ constexpr size_t kPreparedBytes = static_cast<size_t>(kChunk) * 16 * (kSplitQ8 ?
 constexpr size_t kExactBytes = static_cast<size_t>(kExactChunk) * 64;
 constexpr size_t kScratchBytes = kCarryBytes + (kPreparedBytes > kExactBytes ? kPreparedBytes : kExactBytes);
 
-// The elements of k at which rows of a group have outliers, each once, and their weights in the panel at hand.
-struct OutlierColumns {
-  float* weights;   // [count][16]
-  int32_t* ks;      // [count]
-  uint32_t* place;  // [cols]: where element k is among them, if ks says so; otherwise anything
-  uint32_t count;
+// What the bytes of one outlier leave, to be multiplied: results[result..] += weights[weight..] * rest.
+struct OutlierTerm {
+  uint32_t result;
+  uint32_t weight;
+  float rest;
 };
-constexpr size_t kOutlierColumnBytes = 64 + 2 * sizeof(int32_t);
+
+// The outliers of a group of rows. Their elements of k are listed once each, so that a panel's weights are dequantised
+// once; the terms are a flat list, because loops over a few outliers per row would end at a surprise every time.
+struct OutlierTerms {
+  float* weights;   // [num_columns][16], of the panel at hand
+  int32_t* ks;      // [num_columns]
+  uint32_t* place;  // [cols]: where element k is among them, if ks says so; otherwise anything
+  OutlierTerm* terms;
+  uint32_t num_columns;
+  uint32_t num_terms;
+};
+
+inline size_t outlier_scratch_bytes(int cols) {
+  const size_t rows = static_cast<size_t>(kGroupTiles) * kTileWidth;
+  return static_cast<size_t>(cols) * (64 + 2 * sizeof(int32_t)) +
+         rows * static_cast<size_t>(max_outliers(cols)) * sizeof(OutlierTerm);
+}
 
 // How one format is multiplied with one kind of activations.
 struct Path {
@@ -226,40 +241,43 @@ CAUDAL_INLINE void set_activations(TileArgs& call, const ActivationView& view, T
   }
 }
 
-// Lays the parts of an OutlierColumns out in scratch, and fills in the elements of some rows.
-OutlierColumns find_outlier_columns(const ActivationView& x, int first_row, int end_row, uint8_t* scratch) {
+// Collects the outliers of rows [first_row, end_row), in scratch. Terms of a row are in order of k.
+OutlierTerms collect_outliers(const ActivationView& x, int first_row, int end_row, uint8_t* scratch) {
   const size_t cols = static_cast<size_t>(x.cols);
-  OutlierColumns columns{};
-  columns.weights = reinterpret_cast<float*>(scratch);
-  columns.ks = reinterpret_cast<int32_t*>(scratch + cols * 64);
-  columns.place = reinterpret_cast<uint32_t*>(columns.ks + cols);
+  OutlierTerms all{};
+  all.weights = reinterpret_cast<float*>(scratch);
+  all.ks = reinterpret_cast<int32_t*>(scratch + cols * 64);
+  all.place = reinterpret_cast<uint32_t*>(all.ks + cols);
+  all.terms = reinterpret_cast<OutlierTerm*>(all.place + cols);
   for (int row = first_row; row < end_row; ++row) {
     const OutlierList list = outliers_of(x, row);
+    const uint32_t result = static_cast<uint32_t>(row - first_row) * 16;
     for (int i = 0; i < *list.count; ++i) {
       const int32_t k = list.items[i].k;
-      const uint32_t place = columns.place[k];
-      if (place >= columns.count || columns.ks[place] != k) {
-        columns.place[k] = columns.count;
-        columns.ks[columns.count++] = k;
+      uint32_t place = all.place[k];
+      if (place >= all.num_columns || all.ks[place] != k) {
+        place = all.place[k] = all.num_columns++;
+        all.ks[place] = k;
       }
+      all.terms[all.num_terms++] = {result, place * 16, list.items[i].rest};
     }
   }
-  return columns;
+  return all;
 }
 
-// Adds to a row's results what the bytes of its outliers leave.
-CAUDAL_INLINE void add_outliers(const OutlierList& list, const OutlierColumns& columns, float* result) {
-  Floats f = load_floats(result);
-  for (int i = 0; i < *list.count; ++i) {
-    const Outlier& outlier = list.items[i];
-    f = fma(load_floats(columns.weights + columns.place[outlier.k] * 16), broadcast(&outlier.rest), f);
+// Adds to the results of a panel what the bytes of outliers leave.
+void add_outliers(const OutlierTerms& all, const Path& path, const uint8_t* panel, float* results) {
+  path.dequantize_columns(panel, all.ks, all.num_columns, all.weights);
+  for (uint32_t i = 0; i < all.num_terms; ++i) {
+    const OutlierTerm& term = all.terms[i];
+    float* result = results + term.result;
+    store_floats(result, fma(load_floats(all.weights + term.weight), broadcast(&term.rest), load_floats(result)));
   }
-  store_floats(result, f);
 }
 
 // Tiles [tile_begin, tile_end) of one panel. The bytes' products are added along k, then those of the outliers' rests.
 void multiply_panel(const MatmulArgs& args, const Path& path, int panel, int tile_begin, int tile_end,
-                    const OutlierColumns& outliers, uint8_t* scratch) {
+                    const OutlierTerms& outliers, uint8_t* scratch) {
   const ActivationView& x = args.x;
   const int num_tiles = count_tiles(x.num_rows);
   const bool prepare = path.prepare_from > 0 && num_tiles >= path.prepare_from;
@@ -294,19 +312,15 @@ void multiply_panel(const MatmulArgs& args, const Path& path, int panel, int til
       call.ahead = 0;
     }
   }
-  if (outliers.count > 0) {
-    path.dequantize_columns(weights, outliers.ks, outliers.count, outliers.weights);
+  if (outliers.num_terms > 0) {
+    add_outliers(outliers, path, weights, carry);
   }
   for (int row = first_row; row < end_row; ++row) {
-    float* result = carry + static_cast<size_t>(row - first_row) * 16;
-    if (outliers.count > 0) {
-      add_outliers(outliers_of(x, row), outliers, result);
-    }
-    store_result(args, panel, row, result);
+    store_result(args, panel, row, carry + static_cast<size_t>(row - first_row) * 16);
   }
 }
 
-size_t scratch_bytes(int max_cols) { return kScratchBytes + static_cast<size_t>(max_cols) * kOutlierColumnBytes; }
+size_t scratch_bytes(int max_cols) { return kScratchBytes + outlier_scratch_bytes(max_cols); }
 
 void matmul(const MatmulArgs& args, int panel_begin, int panel_end, void* scratch) {
   const int format = static_cast<int>(args.weights.format);
@@ -316,11 +330,11 @@ void matmul(const MatmulArgs& args, int panel_begin, int panel_end, void* scratc
   uint8_t* memory = static_cast<uint8_t*>(scratch);
   for (int tile = 0; tile < num_tiles; tile += kGroupTiles) {
     const int end = tile + kGroupTiles < num_tiles ? tile + kGroupTiles : num_tiles;
-    OutlierColumns outliers{};
+    OutlierTerms outliers{};
     if (!is_exact) {
       const Tile last = tile_at(args.x.num_rows, end - 1);
-      outliers = find_outlier_columns(args.x, tile_at(args.x.num_rows, tile).first, last.first + last.width,
-                                      memory + kScratchBytes);
+      outliers = collect_outliers(args.x, tile_at(args.x.num_rows, tile).first, last.first + last.width,
+                                  memory + kScratchBytes);
     }
     for (int panel = panel_begin; panel < panel_end; ++panel) {
       multiply_panel(args, path, panel, tile, end, outliers, memory);
