@@ -35,6 +35,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         block_size: tokens in a KV block, 16 or 32.
         kv_cache_bytes: address space for the KV cache; None plans it from free memory.
         enable_prefix_caching: reuse the KV blocks of a common beginning.
+        num_speculative_tokens: most tokens to guess and check in one step where an answer repeats what came before;
+            0 is off. Answers are the same.
         num_threads: None takes the cores that this process may use.
         exact: keep activations and KV in float32 on the CPU.
         backend: "cpu" (native kernels) or "reference" (numpy).
@@ -48,6 +50,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int = 32
     kv_cache_bytes: int | None = None
     enable_prefix_caching: bool = True
+    num_speculative_tokens: int = 7
     num_threads: int | None = None
     exact: bool = False
     backend: str = "cpu"
@@ -56,6 +59,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         """Raise ConfigError if a value makes no sense."""
         if self.block_size not in (16, 32):
             message = f"block_size is {self.block_size}; expected 16 or 32"
+            raise ConfigError(message)
+        if self.num_speculative_tokens < 0:
+            message = f"num_speculative_tokens is {self.num_speculative_tokens}; expected at least 0"
             raise ConfigError(message)
         if self.backend not in ("cpu", "reference"):
             message = f"backend is {self.backend!r}; expected 'cpu' or 'reference'"

@@ -75,29 +75,36 @@ class _Answer:
         self._num_tokens = 0
 
     def take(self, update: Update) -> Chunk:
-        """Return the piece that an update brings."""
-        visible = [t for t in update.token_ids if t != update.stop_token_id]
-        self._num_tokens += len(update.token_ids)
-        text = self._detokenizer.push(visible)
-        if update.finish_reason is not None:
-            text += self._detokenizer.flush()
-        reason = update.finish_reason
-        if self._num_tokens > self.request.params.min_tokens:
-            text, matched = self._stops.push(text)
+        """Return the piece that an update brings. The text does not depend on how many tokens an update has."""
+        text, matched, num_read = "", None, 0
+        for token_id in update.token_ids:
+            num_read += 1
+            self._num_tokens += 1
+            if token_id != update.stop_token_id:
+                shown, matched = self._show(self._detokenizer.push([token_id]))
+                text += shown
             if matched is not None:
-                reason = "stop"
-            elif update.finish_reason is not None:
-                text += self._stops.flush()
+                break
+        if update.finish_reason is not None and matched is None:
+            shown, matched = self._show(self._detokenizer.flush())
+            text += shown if matched is not None else shown + self._stops.flush()
+        reason = update.finish_reason if matched is None else "stop"
         self.finished = reason is not None
         return Chunk(
             text=text,
-            token_ids=update.token_ids,
+            token_ids=update.token_ids[:num_read],
             finish_reason=reason,
             num_prompt_tokens=len(self.request.prompt_token_ids),
             num_cached_tokens=update.num_cached_tokens,
-            logprobs=update.logprobs,
+            logprobs=None if update.logprobs is None else update.logprobs[:num_read],
             prompt_logprobs=update.prompt_logprobs,
         )
+
+    def _show(self, text: str) -> tuple[str, str | None]:
+        """Return what may be shown of new text, and the stop string that ends it, if one does."""
+        if self._num_tokens <= self.request.params.min_tokens:
+            return text, None
+        return self._stops.push(text)
 
 
 class _OpenRequest:

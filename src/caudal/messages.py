@@ -88,6 +88,9 @@ class EngineStats(msgspec.Struct, frozen=True, tag="stats", kw_only=True):
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
     num_preemptions: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
     busy: bool = False
 
 

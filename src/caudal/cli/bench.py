@@ -103,7 +103,8 @@ def command(
 
     ppN: one prompt of N random tokens until its first token. tgN: one stream, N tokens after the first.
     bN: N streams with prompts of 32 tokens generate 32 tokens each; only generated tokens over that time count.
-    Every token is chosen greedily from the logits; nothing comes from the prefix cache.
+    Every token is chosen greedily from the logits; nothing comes from the prefix cache or
+    from speculation.
     """  # fmt: skip
     tests = [prompt_test(num_prompt)] if num_prompt else []
     tests += [generation_test(num_gen)] if num_gen else []
@@ -115,6 +116,7 @@ def command(
     most = max([*batches, 1])
     options |= {
         "enable_prefix_caching": False,
+        "num_speculative_tokens": 0,
         "max_num_seqs": most,
         "max_num_batched_tokens": max(512, most * BATCH_LEN),
         "max_model_len": options["max_model_len"] or max(test.seq_len for test in tests),

@@ -93,6 +93,15 @@ engine_options = chain(
     option(EngineConfig, "exact", "--exact", is_flag=True, help="Keep activations and KV cache in float32: slower."),
 )  # fmt: skip
 
+speculation_option: Decorator = option(
+    EngineConfig,
+    "num_speculative_tokens",
+    "--num-speculative-tokens",
+    "--draft-max",
+    type=int,
+    help="Most tokens to guess and check in one step where an answer repeats what came before; 0 is off.",
+)
+
 json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Write JSON, for programs.")
 
 

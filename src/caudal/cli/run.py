@@ -16,6 +16,7 @@ from caudal.cli.options import (
     model_option,
     sampling_options,
     sampling_params,
+    speculation_option,
 )
 from caudal.cli.progress import loading
 
@@ -83,6 +84,7 @@ def one_shot(stream: Iterator[Chunk], *, verbose: bool) -> None:
 @click.option("--raw", is_flag=True, help="Continue PROMPT as it stands, without the chat template.")
 @sampling_options
 @engine_options
+@speculation_option
 @click.option(
     "--verbose/--quiet", default=None, help="Statistics on stderr.  [default: when stdout and stderr are a terminal]"
 )

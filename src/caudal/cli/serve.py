@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from caudal.cli.options import ModelFirst, chain, engine_options, model_option, option
+from caudal.cli.options import ModelFirst, chain, engine_options, model_option, option, speculation_option
 from caudal.config import EngineConfig, check_environment
 from caudal.errors import ConfigError
 from caudal.hub.resolve import resolve
@@ -71,6 +71,7 @@ def read_keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
 @model_option
 @listening_options
 @engine_options
+@speculation_option
 @capacity_options
 @click.option("--verbose", is_flag=True, help="Log every start and stop, not only what is wrong.")
 def command(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from caudal.core.speculation import DraftState
 
 
 class FinishReason(StrEnum):
@@ -71,6 +74,7 @@ class Sequence:
         num_published_blocks: blocks [0, this) are in the prefix index, or were.
         first_held: per KV group, the first block that is still held.
         next_milestone: number of computed tokens at which a block is full or leaves a window.
+        draft_state: what speculation keeps of it.
     """
 
     seq_id: int
@@ -89,6 +93,7 @@ class Sequence:
     num_published_blocks: int = 0
     first_held: list[int] = field(default_factory=list)
     next_milestone: int = 0
+    draft_state: DraftState | None = None
 
     @property
     def rank(self) -> tuple[int, int]:

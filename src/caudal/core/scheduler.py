@@ -2,13 +2,14 @@
 
 Pure: no tensors, no clock, no randomness; the same calls give the same plans. A step is
 
-    plan = scheduler.schedule()             # counts only, no token values
+    plan = scheduler.schedule()             # counts only, no token values but those of drafts
     ...                                     # compute and sample
     updates = scheduler.commit(plan, sampled)
 
 There is no prefill phase and no decode phase: each sequence has tokens known and tokens computed, and a step moves the
 second towards the first. Sequences with one token to go (decoding) come first; the rest of the token budget goes to
-the others as `fairness` says. Requests may be added and aborted at any time, also between `schedule` and `commit`.
+the others as `fairness` says, and what little `speculation` uses comes from what is left. Requests may be added and
+aborted at any time, also between `schedule` and `commit`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from caudal.core.admission import Admission
 from caudal.core.fairness import FairShare
 from caudal.core.kv_cache import KVCache
 from caudal.core.request import FinishReason, Sequence, SequenceUpdate, Status
+from caudal.core.speculation import Speculation
 from caudal.core.step_plan import PlannedRow, StepPlan
 from caudal.core.stopping import finish_reason_of
 from caudal.core.waiting_queue import WaitingQueue
@@ -44,6 +46,7 @@ class SchedulerConfig:
         block_size: tokens in a KV block.
         max_queue_len: most requests beyond those that can run at once; the next is refused as Overloaded.
         enable_prefix_caching: reuse the blocks of a common beginning.
+        num_speculative_tokens: most tokens guessed for a sequence in a step; 0 is no speculation.
     """
 
     max_num_seqs: int = 64
@@ -52,6 +55,7 @@ class SchedulerConfig:
     block_size: int = 32
     max_queue_len: int = 1024
     enable_prefix_caching: bool = True
+    num_speculative_tokens: int = 0
 
     def __post_init__(self) -> None:
         """Raise ConfigError if a value makes no sense."""
@@ -71,7 +75,8 @@ class SchedulerStats(NamedTuple):
     """Gauges now, and counters since the start. Blocks and slots are summed over KV groups.
 
     `kv_slots_allocated - kv_slots_used` is the waste: slots of used blocks that hold no token yet.
-    Prefix cache queries and hits count prompt tokens of requests that started.
+    Prefix cache queries and hits count prompt tokens of requests that started. Accepted are draft tokens that turned
+    out right.
     """
 
     num_running: int
@@ -83,6 +88,9 @@ class SchedulerStats(NamedTuple):
     prefix_cache_queries: int
     prefix_cache_hits: int
     num_preemptions: int
+    num_drafts: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
 
 
 class Scheduler:
@@ -96,6 +104,9 @@ class Scheduler:
         self._running: list[Sequence] = []
         self._admission = Admission(self.kv, config.max_num_seqs)
         self._fair_share = FairShare(quantum=max(config.block_size, config.max_num_batched_tokens // 16))
+        self._speculation = Speculation(
+            config.num_speculative_tokens, config.max_num_batched_tokens, config.block_size, self.max_model_len
+        )
         self._by_request_id: dict[str, Sequence] = {}
         self._by_seq_id: dict[int, Sequence] = {}
         self._in_flight: StepPlan | None = None
@@ -187,6 +198,8 @@ class Scheduler:
         prefilling = self._plan_decodes(rows)
         if prefilling:
             self._plan_prefills(rows, prefilling)
+        if self.config.num_speculative_tokens:
+            self._speculation.add_drafts(rows, self._by_seq_id)
         self._in_flight = StepPlan(self._next_step_id, self.config.block_size, tuple(rows))
         self._next_step_id += 1
         return self._in_flight
@@ -277,39 +290,61 @@ class Scheduler:
 
         Args:
             plan: what `schedule` returned last.
-            sampled: the next token of each of `plan.sampling_rows`, in order. Those of sequences that were aborted
-                meanwhile are ignored.
+            sampled: for each of `plan.sampling_rows`, in order, the token behind its last known one and behind each
+                token of its draft; negative where none can follow, which ends the sequence with an error. Those of
+                sequences that were aborted meanwhile are ignored.
 
         Returns:
-            An update for each sequence that got a token.
+            An update for each sequence that got a token, or failed to.
         """
         assert plan is self._in_flight, "commit() of a plan that is not in flight"
         self._land()
         updates = []
-        tokens = iter(sampled)
+        first = end = 0
         for row in plan.rows:
-            token_id = next(tokens) if row.samples else None
+            first, end = end, end + (1 + len(row.draft) if row.samples else 0)
             seq = self._by_seq_id.get(row.seq_id)
             if seq is None:
                 continue
-            seq.num_computed_tokens = end = row.start + row.num_tokens
+            num_computed = row.start + row.num_tokens
+            if row.samples:
+                new_token_ids, reason = self._extend(seq, row.draft, sampled[first:end])
+                num_computed -= 1 + len(row.draft) - len(new_token_ids)
+            seq.num_computed_tokens = num_computed
             if seq.request.wants_prompt_logits:
-                seq.num_scored_tokens = max(seq.num_scored_tokens, min(end, seq.num_prompt_tokens))
-            if end >= seq.next_milestone:
+                seq.num_scored_tokens = max(seq.num_scored_tokens, min(num_computed, seq.num_prompt_tokens))
+            if num_computed >= seq.next_milestone:
                 self.kv.advance(seq)
-            if token_id is not None:
-                updates.append(self._append(seq, token_id))
-        assert next(tokens, None) is None, "more tokens than sampling rows"
+            if row.samples:
+                updates.append(self._update(seq, new_token_ids, reason))
+        assert end == len(sampled), f"{len(sampled)} tokens sampled; expected {end}"
         return updates
 
-    def _append(self, seq: Sequence, token_id: int) -> SequenceUpdate:
-        """Add a token to a sequence, and end it if it ends there."""
-        seq.token_ids.append(token_id)
-        reason = finish_reason_of(seq, self.max_model_len)
-        stop_token_id = token_id if reason is FinishReason.STOP else None
+    def _extend(
+        self, seq: Sequence, draft: tuple[int, ...], sampled: SequenceOf[int]
+    ) -> tuple[tuple[int, ...], FinishReason | None]:
+        """Add the sampled tokens up to the first that is not in the draft or ends the sequence, and say why it ends."""
+        reason = None
+        count = 0
+        for token_id in sampled:
+            if token_id < 0:
+                reason = FinishReason.ERROR
+                break
+            seq.token_ids.append(token_id)
+            count += 1
+            reason = finish_reason_of(seq, self.max_model_len)
+            if reason is not None or draft[count - 1 : count] != (token_id,):
+                break
+        if draft:
+            self._speculation.learn(seq, len(draft), max(0, count - 1))
+        return tuple(sampled[:count]), reason
+
+    def _update(self, seq: Sequence, new_token_ids: tuple[int, ...], reason: FinishReason | None) -> SequenceUpdate:
+        """What a step did for a sequence, which leaves if it ends there."""
+        stop_token_id = new_token_ids[-1] if reason is FinishReason.STOP else None
         if reason is not None:
             self._leave(seq)
-        return SequenceUpdate(seq.request.request_id, (token_id,), reason, stop_token_id, seq.num_cached_tokens)
+        return SequenceUpdate(seq.request.request_id, new_token_ids, reason, stop_token_id, seq.num_cached_tokens)
 
     def fail(self, plan: StepPlan) -> list[SequenceUpdate]:
         """End the requests of a plan that could not be computed. The others go on."""
@@ -358,6 +393,9 @@ class Scheduler:
             prefix_cache_queries=self._num_queried_tokens,
             prefix_cache_hits=self._num_hit_tokens,
             num_preemptions=self._num_preemptions,
+            num_drafts=self._speculation.num_drafts,
+            num_draft_tokens=self._speculation.num_draft_tokens,
+            num_accepted_tokens=self._speculation.num_accepted_tokens,
         )
 
     def check_integrity(self) -> None:

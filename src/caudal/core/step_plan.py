@@ -34,6 +34,7 @@ class PlannedRow(NamedTuple):
         samples: whether the last token's logits give the sequence its next token.
         block_tables: per KV group, the block ids of the sequence from its beginning; -1 where a sliding window
             has let a block go.
+        draft: tokens guessed to come after the known ones; the row computes and samples behind each of them as well.
     """
 
     seq_id: int
@@ -42,6 +43,7 @@ class PlannedRow(NamedTuple):
     num_logits: int
     samples: bool
     block_tables: tuple[tuple[int, ...], ...]
+    draft: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class StepPlan:
 
     @property
     def sampling_rows(self) -> tuple[PlannedRow, ...]:
-        """The rows that give a next token, in order: `Scheduler.commit` expects one token for each."""
+        """The rows that give a next token, in order: `Scheduler.commit` expects 1 + len(draft) tokens for each."""
         return tuple(row for row in self.rows if row.samples)
 
     def to_json(self) -> str:
@@ -72,7 +74,7 @@ class StepPlan:
         """The plan that `to_json` wrote, to replay a step."""
         plan = json.loads(text)
         rows = tuple(
-            PlannedRow(**{**row, "block_tables": tuple(tuple(table) for table in row["block_tables"])})
+            PlannedRow(**{**row, "block_tables": tuple(map(tuple, row["block_tables"])), "draft": tuple(row["draft"])})
             for row in plan["rows"]
         )
         return cls(step_id=plan["step_id"], block_size=plan["block_size"], rows=rows)

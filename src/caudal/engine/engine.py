@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from caudal.core.request import FinishReason, Request, SequenceUpdate
 from caudal.core.scheduler import Scheduler, SchedulerConfig
 from caudal.engine.prompt_logprobs import PromptLogprobs
-from caudal.engine.sampling_batch import RowSampling, SamplingArrays, logit_row_indices
+from caudal.engine.sampling_batch import RowSampling, SampledToken, SamplingArrays, logit_row_indices
 from caudal.engine.step_batch import BlockTableArrays, build_step_batch
 from caudal.errors import InvalidParameter
 from caudal.messages import EngineReady, EngineStats, TokenLogprobs, Update
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from caudal.backends.base import SampleOutput
     from caudal.config import EngineConfig
-    from caudal.core.request import Sequence as TokenSequence
     from caudal.core.step_plan import StepPlan
     from caudal.engine.runner import Runner
     from caudal.messages import AddRequest
@@ -65,6 +64,7 @@ class Engine:
                 block_size=config.block_size,
                 max_queue_len=config.max_queue_len,
                 enable_prefix_caching=config.enable_prefix_caching,
+                num_speculative_tokens=config.num_speculative_tokens,
             ),
             runner.groups,
         )
@@ -131,8 +131,7 @@ class Engine:
         try:
             batch = build_step_batch(plan, self._scheduler.tokens_of, self._block_tables)
             logits = self._runner.forward(batch)
-            sequences = [self._scheduler.sequence_of(row.seq_id) for row in plan.sampling_rows]
-            sampled = self._sample(plan, logits, sequences)
+            sampled = self._sample(plan, logits)
         except Exception as error:
             logger.exception("a step failed; its %d requests end with an error", len(plan.rows))
             return self._fail(plan, f"the engine failed while it computed this request ({type(error).__name__})")
@@ -140,18 +139,21 @@ class Engine:
             self._fail(plan, "the step was interrupted")
             raise
         self._num_steps += 1
-        return self._commit(plan, sampled, sequences)
+        return self._commit(plan, sampled)
 
-    def _sample(
-        self, plan: StepPlan, logits: NDArray[np.float32], sequences: list[TokenSequence]
-    ) -> SampleOutput | None:
-        """Score prompt tokens that were asked for, and choose the next token of every sequence that gets one."""
+    def _sample(self, plan: StepPlan, logits: NDArray[np.float32]) -> SampleOutput | None:
+        """Score prompt tokens that were asked for, and choose what follows sampling rows and tokens of drafts."""
         if any(running.prompt_logprobs is not None for running in self._running.values()):
             self._score_prompts(plan, logits)
-        if not sequences:
+        tokens: list[SampledToken] = []
+        for row in plan.sampling_rows:
+            seq = self._scheduler.sequence_of(row.seq_id)
+            sampling = self._running[seq.request.request_id].sampling
+            tokens.append(SampledToken(sampling, seq, ()))
+            tokens += [SampledToken(sampling, seq, row.draft[:end]) for end in range(1, 1 + len(row.draft))]
+        if not tokens:
             return None
-        pairs = [(self._running[seq.request.request_id].sampling, seq) for seq in sequences]
-        return self._runner.sample(logits, self._sampling_arrays.batch(pairs, logit_row_indices(plan)))
+        return self._runner.sample(logits, self._sampling_arrays.batch(tokens, logit_row_indices(plan)))
 
     def _score_prompts(self, plan: StepPlan, logits: NDArray[np.float32]) -> None:
         end = 0
@@ -165,29 +167,33 @@ class Engine:
             known = seq.token_ids[first + 1 : min(first + 1 + row.num_logits, seq.num_prompt_tokens)]
             collector.add(logits[end - row.num_logits : end - row.num_logits + len(known)], known)
 
-    def _commit(self, plan: StepPlan, sampled: SampleOutput | None, sequences: list[TokenSequence]) -> list[Update]:
-        """Record the step's tokens. A row without a finite logit has no token, and its request fails alone."""
-        token_ids = [] if sampled is None else sampled.token_ids.tolist()
+    def _commit(self, plan: StepPlan, sampled: SampleOutput | None) -> list[Update]:
+        """Record the step's tokens. Where no logit is finite no token follows, and the request fails alone."""
+        first_of: dict[str, int] = {}
+        first = 0
+        for row in plan.sampling_rows:
+            first_of[self._scheduler.sequence_of(row.seq_id).request.request_id] = first
+            first += 1 + len(row.draft)
         updates: list[Update] = []
-        index_of: dict[str, int] = {}
-        for index, seq in enumerate(sequences):
-            request_id = seq.request.request_id
-            index_of[request_id] = index
-            if token_ids[index] < 0:
-                token_ids[index] = 0
-                failed = self._scheduler.abort(request_id, FinishReason.ERROR)
-                if failed is not None:
-                    updates.append(self._last_update(failed, "the model's logits are not finite; no token can follow"))
-        for update in self._scheduler.commit(plan, token_ids):
+        for update in self._scheduler.commit(plan, [] if sampled is None else sampled.token_ids.tolist()):
             self._num_generation_tokens += len(update.new_token_ids)
-            updates.append(self._update(update, sampled, index_of[update.request_id]))
+            if update.finish_reason is not FinishReason.ERROR:
+                updates.append(self._update(update, sampled, first_of[update.request_id]))
+                continue
+            if update.new_token_ids:
+                before = update._replace(finish_reason=None)
+                updates.append(self._update(before, sampled, first_of[update.request_id]))
+            updates.append(self._last_update(update, "the model's logits are not finite; no token can follow"))
         return updates
 
-    def _update(self, update: SequenceUpdate, sampled: SampleOutput | None, index: int) -> Update:
+    def _update(self, update: SequenceUpdate, sampled: SampleOutput | None, first: int) -> Update:
+        """Say what a step did for a request, whose tokens are in `sampled` from `first` on."""
         running = self._running[update.request_id]
         logprobs = None
-        if sampled is not None and running.sampling.params.logprobs is not None:
-            logprobs = [_logprobs_of(sampled, index, running.sampling.params.logprobs)]
+        num_top = running.sampling.params.logprobs
+        if sampled is not None and num_top is not None:
+            places = range(first, first + len(update.new_token_ids))
+            logprobs = [_logprobs_of(sampled, place, num_top) for place in places]
         prompt_logprobs = None
         if running.prompt_logprobs is not None:
             prompt_logprobs = running.prompt_logprobs.take()
@@ -238,6 +244,9 @@ class Engine:
             prefix_cache_queries=stats.prefix_cache_queries,
             prefix_cache_hits=stats.prefix_cache_hits,
             num_preemptions=stats.num_preemptions,
+            num_drafts=stats.num_drafts,
+            num_draft_tokens=stats.num_draft_tokens,
+            num_accepted_tokens=stats.num_accepted_tokens,
             busy=self.has_work,
         )
 

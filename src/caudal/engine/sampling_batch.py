@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -52,12 +52,28 @@ class RowSampling:
         return {**self.params.logit_bias, **dict.fromkeys(self.stop_token_ids, -np.inf)}
 
 
+class SampledToken(NamedTuple):
+    """A token to choose: the one behind the known tokens of `seq` and those of its draft in `assumed`."""
+
+    sampling: RowSampling
+    seq: TokenSequence
+    assumed: tuple[int, ...]
+
+    @property
+    def position(self) -> int:
+        """Where the token stands in its sequence."""
+        return len(self.seq.token_ids) + len(self.assumed)
+
+
 def logit_row_indices(plan: StepPlan) -> list[int]:
-    """Return, for every sampling row of the plan, which row of the step's logits is its last token's."""
-    indices, end = [], 0
+    """Return which rows of the step's logits choose tokens: the last of every sampling row, and those of drafts."""
+    indices: list[int] = []
+    end = 0
     for row in plan.rows:
         end += row.num_logits
-        if row.samples:
+        if row.draft:
+            indices.extend(range(end - 1 - len(row.draft), end))
+        elif row.samples:
             indices.append(end - 1)
     return indices
 
@@ -71,16 +87,16 @@ class SamplingArrays:
         self._has_penalties = False
         self._has_bias = False
 
-    def batch(self, rows: Sequence[tuple[RowSampling, TokenSequence]], logit_rows: Sequence[int]) -> SamplingBatch:
-        """Return the arrays for sequences that each get a token; `logit_rows` says which logits are whose."""
-        samplings = [sampling for sampling, _ in rows]
+    def batch(self, rows: Sequence[SampledToken], logit_rows: Sequence[int]) -> SamplingBatch:
+        """Return the arrays for tokens to choose; `logit_rows` says which logits are whose."""
+        samplings = [row.sampling for row in rows]
         if len(samplings) != len(self._samplings) or not all(map(operator.is_, samplings, self._samplings)):
             self._keep(rows)
         history_starts, history_ids = _histories(rows if self._has_penalties else (), len(rows))
         bias_starts, bias_ids, bias_values = _biases(rows if self._has_bias else (), len(rows))
         return SamplingBatch(
             **self._kept,
-            positions=np.array([len(seq.token_ids) for _, seq in rows], np.int64),
+            positions=np.array([row.position for row in rows], np.int64),
             history_starts=history_starts,
             history_ids=history_ids,
             bias_starts=bias_starts,
@@ -89,9 +105,9 @@ class SamplingArrays:
             rows=np.array(logit_rows, np.int32),
         )
 
-    def _keep(self, rows: Sequence[tuple[RowSampling, TokenSequence]]) -> None:
+    def _keep(self, rows: Sequence[SampledToken]) -> None:
         """Make what is the same in every step of these requests."""
-        self._samplings = [sampling for sampling, _ in rows]
+        self._samplings = [row.sampling for row in rows]
         params = [sampling.params for sampling in self._samplings]
         self._has_penalties = any(sampling.has_penalties for sampling in self._samplings)
         self._has_bias = any(p.logit_bias or p.min_tokens for p in params)
@@ -99,34 +115,33 @@ class SamplingArrays:
         self._kept |= {
             "top_k": np.array([max(p.top_k, 0) for p in params], np.int32),
             "seeds": np.array([sampling.seed for sampling in self._samplings], np.uint64),
-            "num_prompt": np.array([seq.num_prompt_tokens for _, seq in rows], np.int32),
+            "num_prompt": np.array([row.seq.num_prompt_tokens for row in rows], np.int32),
             "num_logprobs": np.array([-1 if p.logprobs is None else p.logprobs for p in params], np.int32),
         }
 
 
-def _histories(rows: Sequence[tuple[RowSampling, TokenSequence]], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+def _histories(rows: Sequence[SampledToken], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Offsets [L+1] and ids of the tokens that penalties look at; none for rows without penalties."""
     if not rows:
         return np.zeros(num_rows + 1, np.int32), np.zeros(0, np.int32)
     starts, ids = [0], []
-    for sampling, seq in rows:
+    for sampling, seq, assumed in rows:
         if sampling.has_penalties:
             ids.extend(seq.token_ids)
+            ids.extend(assumed)
         starts.append(len(ids))
     return np.array(starts, np.int32), np.array(ids, np.int32)
 
 
-def _biases(
-    rows: Sequence[tuple[RowSampling, TokenSequence]], num_rows: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _biases(rows: Sequence[SampledToken], num_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Offsets [L+1], token ids and values of the rows' logit biases."""
     if not rows:
         return np.zeros(num_rows + 1, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32)
     starts: list[int] = [0]
     ids: list[int] = []
     values: list[float] = []
-    for sampling, seq in rows:
-        bias = sampling.bias(len(seq.token_ids) - seq.num_prompt_tokens)
+    for row in rows:
+        bias = row.sampling.bias(row.position - row.seq.num_prompt_tokens)
         ids.extend(bias.keys())
         values.extend(bias.values())
         starts.append(len(ids))

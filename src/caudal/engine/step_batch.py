@@ -90,7 +90,10 @@ def build_step_batch(
         lengths = np.array([row.num_tokens for row in plan.rows], np.int32)
         query_starts = np.zeros(num_rows + 1, np.int32)
         np.cumsum(lengths, out=query_starts[1:])
-        token_ids = [t for row in plan.rows for t in tokens_of(row.seq_id)[row.start : row.start + row.num_tokens]]
+        token_ids = []
+        for row in plan.rows:
+            token_ids += tokens_of(row.seq_id)[row.start : row.start + row.num_tokens - len(row.draft)]
+            token_ids += row.draft
         ends = zip(plan.rows, query_starts[1:].tolist(), strict=True)
         logit_rows = np.array([i for row, end in ends for i in range(end - row.num_logits, end)], np.int32)
         positions = np.arange(query_starts[-1], dtype=np.int32) + np.repeat(starts - query_starts[:-1], lengths)

@@ -50,6 +50,9 @@ class _EngineCollector(Collector):
             ("vllm:prefix_cache_queries", "Prompt tokens looked up in the prefix cache.", stats.prefix_cache_queries),
             ("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache.", stats.prefix_cache_hits),
             ("vllm:num_preemptions", "Requests that gave their KV blocks to others.", stats.num_preemptions),
+            ("vllm:spec_decode_num_drafts", "Guesses at how an answer goes on.", stats.num_drafts),
+            ("vllm:spec_decode_num_draft_tokens", "Tokens guessed.", stats.num_draft_tokens),
+            ("vllm:spec_decode_num_accepted_tokens", "Guessed tokens that were right.", stats.num_accepted_tokens),
         )
         for name, text, value in gauges:
             gauge = GaugeMetricFamily(name, text, labels=[_LABEL])
