@@ -3,7 +3,8 @@
 The fake KV cache keeps one number per slot. The number of a token is a hash of the token, the namespace of its
 request and the numbers of all tokens it can see, read back through the block table; the next token is a hash of the
 same. So a wrong block, a stale slot, a lost token or a foreign prefix changes the answer, which is compared with
-that of the request alone.
+that of the request alone. Some traces guess tokens, by looking back or by a seer who knows the answers and is wrong
+now and then: the answers must not change.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from caudal.errors import InvalidParameter, Overloaded, PromptTooLong
 CORE = SimpleNamespace(Scheduler=Scheduler, SchedulerConfig=SchedulerConfig, KVGroup=KVGroup, Request=Request)
 VOCABULARY = 5
 STOP_TOKEN = 4
+MAX_STEP_TOKENS = 8
 MAX_STEPS = 3000
 
 
@@ -28,7 +30,7 @@ class Trace:
     """Limits, requests with the step in which they arrive, and accidents.
 
     `aborts` maps a step to (request, phase): before the step is planned, before it is computed, before it is
-    committed. `failures` are the steps whose computation raises.
+    committed. `failures` are the steps whose computation raises. `has_seer`: drafts come from a Seer.
     """
 
     config: dict
@@ -36,6 +38,7 @@ class Trace:
     requests: tuple[tuple[int, dict], ...]
     aborts: dict[int, list[tuple[int, str]]]
     failures: frozenset[int]
+    has_seer: bool
 
 
 # The model
@@ -76,6 +79,22 @@ def answer_alone(spec, windows, max_model_len):
             return token_ids, "length"
 
 
+class Seer:
+    """Drafts from the answers, with a wrong token now and then."""
+
+    def __init__(self, answers):
+        self.answers = answers
+
+    def propose(self, token_ids, max_tokens):
+        known = list(token_ids)
+        answer = next((answer for answer in self.answers if answer[: len(known)] == known), known)
+        draft = answer[len(known) : len(known) + max_tokens]
+        whim = hash(tuple(known))
+        if draft and whim % 3 == 0:
+            draft[whim % len(draft)] = whim % VOCABULARY
+        return tuple(draft)
+
+
 # Making traces
 
 
@@ -104,7 +123,8 @@ def make_trace(rng):
         step = requests[victim][0] + rng.randint(0, 8)
         aborts.setdefault(step, []).append((victim, rng.choice(["plan", "compute", "commit"])))
     failures = frozenset(rng.sample(range(12), 1)) if rng.random() < 0.1 else frozenset()
-    return Trace(config, tuple(groups), tuple(requests), aborts, failures)
+    config["num_speculative_tokens"] = rng.choice([0, 0, 1, 3, 7, 7])
+    return Trace(config, tuple(groups), tuple(requests), aborts, failures, has_seer=rng.random() < 0.7)
 
 
 def make_requests(rng, windows, max_model_len):
@@ -152,11 +172,17 @@ class Run:
         groups = tuple(core.KVGroup(num_blocks, window) for num_blocks, window in trace.groups)
         self.windows = [window for _, window in trace.groups]
         self.scheduler = core.Scheduler(core.SchedulerConfig(**trace.config), groups)
+        if trace.has_seer:
+            seer = Seer([self.answer_of(spec)[0] for _, spec in trace.requests if spec["prompt_token_ids"]])
+            self.scheduler._speculation._make_drafter = lambda: seer
         self.slots = [{} for _ in groups]
         self.specs = {}
         self.got = {}
         self.finished = {}
         self.scored = {}
+
+    def answer_of(self, spec):
+        return answer_alone(spec, self.windows, self.scheduler.max_model_len)
 
     def go(self):
         last_arrival = max([step for step, _ in self.trace.requests] + list(self.trace.aborts), default=0)
@@ -234,14 +260,23 @@ class Run:
             update.request_id for update in updates
         ], "an update for a sequence that did not sample, or is gone"
         assert len(updates) == len(samples), "a sampled token got lost"
+        drafts = {self.specs[row.seq_id]["request_id"]: row.draft for row in plan.rows if row.draft}
         for update in updates:
             self.got[update.request_id] += update.new_token_ids
+            self.note_draft(drafts.get(update.request_id, ()), update)
             if update.finish_reason is not None:
                 self.finish(update)
         self.scheduler.check_integrity()
         self.check_sharing_and_waste()
         assert {seq.seq_id for seq in self.scheduler._running} <= running, "commit started a sequence"
         return True
+
+    def note_draft(self, draft, update):
+        num_right = len(update.new_token_ids) - 1
+        assert update.new_token_ids[:-1] == draft[:num_right], "a token that was not guessed"
+        self.events["right guesses"] += num_right
+        self.events["wrong guesses"] += len(draft) > num_right
+        self.events["answers that end inside a draft"] += num_right < len(draft) and update.finish_reason is not None
 
     def finish(self, update):
         assert update.request_id not in self.finished, "a request ended twice"
@@ -252,9 +287,9 @@ class Run:
         sampled = []
         for row in plan.rows:
             spec = self.specs[row.seq_id]
-            token_ids = self.scheduler.tokens_of(row.seq_id)
+            token_ids = [*self.scheduler.tokens_of(row.seq_id), *row.draft]
             namespace = namespace_of(spec)
-            ends = []
+            numbers_of_groups = []
             for slots, table, window in zip(self.slots, row.block_tables, self.windows, strict=True):
                 end = row.start + row.num_tokens
                 first = 0 if window is None else max(0, row.start - window + 1)
@@ -264,9 +299,14 @@ class Run:
                     number = kv_number(namespace, token_ids[position], numbers[skip:])
                     numbers.append(number)
                     slots[self.slot(table, position)] = number
-                ends.append(tuple(numbers if window is None else numbers[-window:]))
+                numbers_of_groups.append((first, numbers))
             if row.samples:
-                sampled.append(next_token(ends))
+                for position in range(end - 1 - len(row.draft), end):
+                    seen = [
+                        tuple(visible(numbers, position - first, window))
+                        for (first, numbers), window in zip(numbers_of_groups, self.windows, strict=True)
+                    ]
+                    sampled.append(next_token(seen))
             if spec["wants_prompt_logits"]:
                 end = row.start + row.num_tokens
                 self.scored.setdefault(spec["request_id"], []).extend(range(end - row.num_logits, end))
@@ -300,9 +340,13 @@ class Run:
             end = row.start + row.num_tokens
             assert row.num_tokens >= 1, "a row without tokens"
             assert row.start == seq.num_computed_tokens, "a row starts where the sequence is not"
-            assert end <= len(seq.token_ids), "a row beyond the known tokens"
-            assert row.samples == (end == len(seq.token_ids)), "samples at the wrong place"
-            assert row.num_logits == int(row.samples) or self.specs[row.seq_id]["wants_prompt_logits"], "num_logits"
+            known_end = end - len(row.draft)
+            assert known_end <= len(seq.token_ids), "a row beyond the known tokens"
+            assert row.samples == (known_end == len(seq.token_ids)), "samples at the wrong place"
+            num_sampled = int(row.samples) + len(row.draft)
+            assert row.num_logits == num_sampled or self.specs[row.seq_id]["wants_prompt_logits"], "num_logits"
+            if row.draft:
+                self.check_draft(plan, row, known_end)
             for pool, table, mine in zip(self.scheduler.kv.pools, row.block_tables, written, strict=True):
                 for block in range(row.start // block_size, (end - 1) // block_size + 1):
                     assert table[block] not in mine, "two rows write one block"
@@ -311,13 +355,26 @@ class Run:
                     assert pool._digests[table[block]] is None, "a block of the prefix index is written"
         self.check_work(plan, rows, running)
 
+    def check_draft(self, plan, row, known_end):
+        """A draft is for a sequence that decodes, is worth checking, and takes nothing that others could use."""
+        spec = self.specs[row.seq_id]
+        end = known_end + len(row.draft)
+        num_prompt_tokens = len(spec["prompt_token_ids"])
+        assert known_end - row.start == 1, "a draft behind a part of a prompt"
+        assert len(row.draft) <= self.trace.config["num_speculative_tokens"], "a draft is too long"
+        assert plan.num_tokens <= MAX_STEP_TOKENS, "drafts in a large step"
+        assert len(row.block_tables[0]) == -(-known_end // self.trace.config["block_size"]), "a draft took a block"
+        assert end < self.scheduler.max_model_len, "a draft beyond the context"
+        assert end - num_prompt_tokens < (spec["max_tokens"] or end), "a draft beyond max_tokens"
+        self.events["drafts"] += 1
+
     def check_work(self, plan, rows, running):
         """Decoding sequences always run; the budget is used as far as there are blocks."""
         for seq in running.values():
             if len(seq.token_ids) - seq.num_computed_tokens == 1:
                 assert seq.seq_id in rows, "a decoding sequence was left out"
         is_done = all(
-            seq.seq_id in rows and rows[seq.seq_id].start + rows[seq.seq_id].num_tokens == len(seq.token_ids)
+            seq.seq_id in rows and rows[seq.seq_id].start + rows[seq.seq_id].num_tokens >= len(seq.token_ids)
             for seq in running.values()
         )
         if plan.num_tokens < self.trace.config["max_num_batched_tokens"] and not is_done:
@@ -356,7 +413,7 @@ class Run:
         for spec in self.specs.values():
             request_id = spec["request_id"]
             update = self.finished[request_id]
-            token_ids, reason = answer_alone(spec, self.windows, self.scheduler.max_model_len)
+            token_ids, reason = self.answer_of(spec)
             answer = token_ids[len(spec["prompt_token_ids"]) :]
             assert self.got[request_id] == answer[: len(self.got[request_id])], "the answer differs from the lone one"
             if update.finish_reason not in ("abort", "error"):

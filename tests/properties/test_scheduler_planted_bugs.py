@@ -187,14 +187,14 @@ BUGS = (
     Bug(
         "a chunk starts a token early",
         "scheduler.py",
-        "seq.num_computed_tokens = end = row.start + row.num_tokens",
-        "seq.num_computed_tokens = end = row.start + row.num_tokens - (row.num_tokens > 2)",
+        "num_computed = row.start + row.num_tokens\n",
+        "num_computed = row.start + row.num_tokens - (row.num_tokens > 2)\n",
     ),
     Bug(
         "a chunk starts a token late",
         "scheduler.py",
-        "seq.num_computed_tokens = end = row.start + row.num_tokens",
-        "seq.num_computed_tokens = end = row.start + row.num_tokens + (not row.samples)",
+        "num_computed = row.start + row.num_tokens\n",
+        "num_computed = row.start + row.num_tokens + (not row.samples)\n",
     ),
     Bug(
         "a preempted sequence believes its tokens are computed",
@@ -241,14 +241,8 @@ BUGS = (
     Bug(
         "the token of an aborted sequence goes to the next one",
         "scheduler.py",
-        "            token_id = next(tokens) if row.samples else None\n"
-        "            seq = self._by_seq_id.get(row.seq_id)\n"
-        "            if seq is None:\n"
-        "                continue\n",
-        "            seq = self._by_seq_id.get(row.seq_id)\n"
-        "            if seq is None:\n"
-        "                continue\n"
-        "            token_id = next(tokens) if row.samples else None\n",
+        "            if seq is None:\n                continue\n            num_computed",
+        "            if seq is None:\n                end = first\n                continue\n            num_computed",
     ),
     Bug(
         "an aborted sequence gets a token",
@@ -268,6 +262,49 @@ BUGS = (
         "scheduler.py",
         "            if not seq.has_started:",
         "            if True:",
+    ),
+    # Speculation
+    Bug(
+        "guesses are not checked",
+        "scheduler.py",
+        "draft[count - 1 : count] != (token_id,)",
+        "not draft[count - 1 : count]",
+    ),
+    Bug(
+        "a wrong guess counts as computed",
+        "scheduler.py",
+        "num_computed -= 1 + len(row.draft) - len(new_token_ids)",
+        "num_computed -= 0",
+    ),
+    Bug(
+        "an answer goes on behind its end inside a draft",
+        "scheduler.py",
+        "if reason is not None or draft[count - 1",
+        "if draft[count - 1",
+    ),
+    Bug(
+        "a draft writes beyond its block",
+        "speculation.py",
+        "return min(num_free_slots, num_more_tokens - 1)",
+        "return min(num_free_slots + 1, num_more_tokens - 1)",
+    ),
+    Bug(
+        "a draft leaves no room for a token behind it",
+        "speculation.py",
+        "return min(num_free_slots, num_more_tokens - 1)",
+        "return min(num_free_slots, num_more_tokens)",
+    ),
+    Bug(
+        "drafts are taken from a full step",
+        "speculation.py",
+        "room = self._max_step_tokens - sum(row.num_tokens for row in rows)",
+        "room = self._max_step_tokens",
+    ),
+    Bug(
+        "a draft behind a part of a prompt",
+        "speculation.py",
+        "if limit < 1 or row.num_tokens > 1 or not row.samples:",
+        "if limit < 1:",
     ),
     # Stopping
     Bug(

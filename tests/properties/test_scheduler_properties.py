@@ -53,6 +53,10 @@ def test_the_traces_reach_what_they_are_meant_to_reach():
         "failure",
         "PromptTooLong",
         "Overloaded",
+        "drafts",
+        "right guesses",
+        "wrong guesses",
+        "answers that end inside a draft",
     }
     assert {event for event in expected if events[event] < 10} == set()
 
