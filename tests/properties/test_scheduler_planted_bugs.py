@@ -187,14 +187,14 @@ BUGS = (
     Bug(
         "a chunk starts a token early",
         "scheduler.py",
-        "num_computed = row.start + row.num_tokens\n",
-        "num_computed = row.start + row.num_tokens - (row.num_tokens > 2)\n",
+        "num_computed = start + num_tokens\n",
+        "num_computed = start + num_tokens - (num_tokens > 2)\n",
     ),
     Bug(
         "a chunk starts a token late",
         "scheduler.py",
-        "num_computed = row.start + row.num_tokens\n",
-        "num_computed = row.start + row.num_tokens + (not row.samples)\n",
+        "num_computed = start + num_tokens\n",
+        "num_computed = start + num_tokens + (not samples)\n",
     ),
     Bug(
         "a preempted sequence believes its tokens are computed",
@@ -242,7 +242,8 @@ BUGS = (
         "the token of an aborted sequence goes to the next one",
         "scheduler.py",
         "            if seq is None:\n                continue\n            num_computed",
-        "            if seq is None:\n                end = first\n                continue\n            num_computed",
+        "            if seq is None:\n                num_read = first\n"
+        "                continue\n            num_computed",
     ),
     Bug(
         "an aborted sequence gets a token",
@@ -267,20 +268,20 @@ BUGS = (
     Bug(
         "guesses are not checked",
         "scheduler.py",
-        "draft[count - 1 : count] != (token_id,)",
-        "not draft[count - 1 : count]",
+        "token_id != guess",
+        "guess is None",
     ),
     Bug(
         "a wrong guess counts as computed",
         "scheduler.py",
-        "num_computed -= 1 + len(row.draft) - len(new_token_ids)",
-        "num_computed -= 0",
+        "num_computed += len(new_token_ids) - 1 - len(draft)",
+        "num_computed += 0",
     ),
     Bug(
         "an answer goes on behind its end inside a draft",
         "scheduler.py",
-        "if reason is not None or draft[count - 1",
-        "if draft[count - 1",
+        "if reason is not None or token_id",
+        "if token_id",
     ),
     Bug(
         "a draft writes beyond its block",

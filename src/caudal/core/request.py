@@ -118,6 +118,7 @@ class SequenceUpdate(NamedTuple):
         new_token_ids: tokens since the last update; a stop token that ended the answer is included.
         stop_token_id: the token that ended the answer, when one did.
         num_cached_tokens: prompt tokens that the prefix cache gave.
+        first_sampled: where the first of new_token_ids stands among the tokens given to `Scheduler.commit`.
     """
 
     request_id: str
@@ -125,3 +126,4 @@ class SequenceUpdate(NamedTuple):
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     num_cached_tokens: int = 0
+    first_sampled: int = 0

@@ -300,51 +300,50 @@ class Scheduler:
         assert plan is self._in_flight, "commit() of a plan that is not in flight"
         self._land()
         updates = []
-        first = end = 0
+        num_read = 0
         for row in plan.rows:
-            first, end = end, end + (1 + len(row.draft) if row.samples else 0)
-            seq = self._by_seq_id.get(row.seq_id)
+            seq_id, start, num_tokens, _, samples, _, draft = row
+            first = num_read
+            num_read += samples + len(draft)
+            seq = self._by_seq_id.get(seq_id)
             if seq is None:
                 continue
-            num_computed = row.start + row.num_tokens
-            if row.samples:
-                new_token_ids, reason = self._extend(seq, row.draft, sampled[first:end])
-                num_computed -= 1 + len(row.draft) - len(new_token_ids)
+            num_computed = start + num_tokens
+            if samples:
+                new_token_ids, reason = self._extend(seq, draft, sampled, first)
+                num_computed += len(new_token_ids) - 1 - len(draft)
             seq.num_computed_tokens = num_computed
             if seq.request.wants_prompt_logits:
                 seq.num_scored_tokens = max(seq.num_scored_tokens, min(num_computed, seq.num_prompt_tokens))
             if num_computed >= seq.next_milestone:
                 self.kv.advance(seq)
-            if row.samples:
-                updates.append(self._update(seq, new_token_ids, reason))
-        assert end == len(sampled), f"{len(sampled)} tokens sampled; expected {end}"
+            if samples:
+                if reason is not None:
+                    self._leave(seq)
+                stop_token_id = new_token_ids[-1] if reason is FinishReason.STOP else None
+                request_id, num_cached = seq.request.request_id, seq.num_cached_tokens
+                updates.append(SequenceUpdate(request_id, new_token_ids, reason, stop_token_id, num_cached, first))
+        assert num_read == len(sampled), f"{len(sampled)} tokens sampled; expected {num_read}"
         return updates
 
     def _extend(
-        self, seq: Sequence, draft: tuple[int, ...], sampled: SequenceOf[int]
+        self, seq: Sequence, draft: tuple[int, ...], sampled: SequenceOf[int], first: int
     ) -> tuple[tuple[int, ...], FinishReason | None]:
-        """Add the sampled tokens up to the first that is not in the draft or ends the sequence, and say why it ends."""
-        reason = None
-        count = 0
-        for token_id in sampled:
+        """Add the tokens sampled from `first` on, up to one that was not guessed or is the last, and say why it is."""
+        end = first
+        for guess in (*draft, None):
+            token_id = sampled[end]
             if token_id < 0:
                 reason = FinishReason.ERROR
                 break
+            end += 1
             seq.token_ids.append(token_id)
-            count += 1
             reason = finish_reason_of(seq, self.max_model_len)
-            if reason is not None or draft[count - 1 : count] != (token_id,):
+            if reason is not None or token_id != guess:
                 break
         if draft:
-            self._speculation.learn(seq, len(draft), max(0, count - 1))
-        return tuple(sampled[:count]), reason
-
-    def _update(self, seq: Sequence, new_token_ids: tuple[int, ...], reason: FinishReason | None) -> SequenceUpdate:
-        """What a step did for a sequence, which leaves if it ends there."""
-        stop_token_id = new_token_ids[-1] if reason is FinishReason.STOP else None
-        if reason is not None:
-            self._leave(seq)
-        return SequenceUpdate(seq.request.request_id, new_token_ids, reason, stop_token_id, seq.num_cached_tokens)
+            self._speculation.learn(seq, len(draft), max(0, end - first - 1))
+        return tuple(sampled[first:end]), reason
 
     def fail(self, plan: StepPlan) -> list[SequenceUpdate]:
         """End the requests of a plan that could not be computed. The others go on."""

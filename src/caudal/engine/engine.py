@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from caudal.core.request import FinishReason, Request, SequenceUpdate
 from caudal.core.scheduler import Scheduler, SchedulerConfig
 from caudal.engine.prompt_logprobs import PromptLogprobs
-from caudal.engine.sampling_batch import RowSampling, SampledToken, SamplingArrays, logit_row_indices
+from caudal.engine.sampling_batch import RowSampling, SamplingArrays, sampled_tokens
 from caudal.engine.step_batch import BlockTableArrays, build_step_batch
 from caudal.errors import InvalidParameter
 from caudal.messages import EngineReady, EngineStats, TokenLogprobs, Update
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from caudal.backends.base import SampleOutput
     from caudal.config import EngineConfig
+    from caudal.core.request import Sequence as TokenSequence
     from caudal.core.step_plan import StepPlan
     from caudal.engine.runner import Runner
     from caudal.messages import AddRequest
@@ -145,15 +146,12 @@ class Engine:
         """Score prompt tokens that were asked for, and choose what follows sampling rows and tokens of drafts."""
         if any(running.prompt_logprobs is not None for running in self._running.values()):
             self._score_prompts(plan, logits)
-        tokens: list[SampledToken] = []
-        for row in plan.sampling_rows:
-            seq = self._scheduler.sequence_of(row.seq_id)
-            sampling = self._running[seq.request.request_id].sampling
-            tokens.append(SampledToken(sampling, seq, ()))
-            tokens += [SampledToken(sampling, seq, row.draft[:end]) for end in range(1, 1 + len(row.draft))]
-        if not tokens:
-            return None
-        return self._runner.sample(logits, self._sampling_arrays.batch(tokens, logit_row_indices(plan)))
+        tokens = sampled_tokens(plan, self._sampling_of)
+        return self._runner.sample(logits, self._sampling_arrays.batch(tokens)) if tokens else None
+
+    def _sampling_of(self, seq_id: int) -> tuple[RowSampling, TokenSequence]:
+        seq = self._scheduler.sequence_of(seq_id)
+        return self._running[seq.request.request_id].sampling, seq
 
     def _score_prompts(self, plan: StepPlan, logits: NDArray[np.float32]) -> None:
         end = 0
@@ -169,30 +167,23 @@ class Engine:
 
     def _commit(self, plan: StepPlan, sampled: SampleOutput | None) -> list[Update]:
         """Record the step's tokens. Where no logit is finite no token follows, and the request fails alone."""
-        first_of: dict[str, int] = {}
-        first = 0
-        for row in plan.sampling_rows:
-            first_of[self._scheduler.sequence_of(row.seq_id).request.request_id] = first
-            first += 1 + len(row.draft)
         updates: list[Update] = []
         for update in self._scheduler.commit(plan, [] if sampled is None else sampled.token_ids.tolist()):
             self._num_generation_tokens += len(update.new_token_ids)
             if update.finish_reason is not FinishReason.ERROR:
-                updates.append(self._update(update, sampled, first_of[update.request_id]))
+                updates.append(self._update(update, sampled))
                 continue
             if update.new_token_ids:
-                before = update._replace(finish_reason=None)
-                updates.append(self._update(before, sampled, first_of[update.request_id]))
+                updates.append(self._update(update._replace(finish_reason=None), sampled))
             updates.append(self._last_update(update, "the model's logits are not finite; no token can follow"))
         return updates
 
-    def _update(self, update: SequenceUpdate, sampled: SampleOutput | None, first: int) -> Update:
-        """Say what a step did for a request, whose tokens are in `sampled` from `first` on."""
+    def _update(self, update: SequenceUpdate, sampled: SampleOutput | None) -> Update:
         running = self._running[update.request_id]
         logprobs = None
         num_top = running.sampling.params.logprobs
         if sampled is not None and num_top is not None:
-            places = range(first, first + len(update.new_token_ids))
+            places = range(update.first_sampled, update.first_sampled + len(update.new_token_ids))
             logprobs = [_logprobs_of(sampled, place, num_top) for place in places]
         prompt_logprobs = None
         if running.prompt_logprobs is not None:

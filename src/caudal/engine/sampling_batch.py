@@ -5,19 +5,21 @@ from __future__ import annotations
 import operator
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from caudal.backends.base import SamplingBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from caudal.core.request import Sequence as TokenSequence
     from caudal.core.step_plan import StepPlan
     from caudal.sampling_params import SamplingParams
 
+    # How to choose a token, its sequence, tokens assumed between the known ones and this one, and the row of its logits.
+    SampledToken = tuple["RowSampling", TokenSequence, tuple[int, ...], int]
 
 _FLOATS = (
     *("temperature", "top_p", "min_p", "typical_p"),
@@ -52,30 +54,27 @@ class RowSampling:
         return {**self.params.logit_bias, **dict.fromkeys(self.stop_token_ids, -np.inf)}
 
 
-class SampledToken(NamedTuple):
-    """A token to choose: the one behind the known tokens of `seq` and those of its draft in `assumed`."""
+def sampled_tokens(
+    plan: StepPlan, sampling_of: Callable[[int], tuple[RowSampling, TokenSequence]]
+) -> list[SampledToken]:
+    """Return the tokens to choose: behind every sampling row of the plan, and behind each token of its draft.
 
-    sampling: RowSampling
-    seq: TokenSequence
-    assumed: tuple[int, ...]
-
-    @property
-    def position(self) -> int:
-        """Where the token stands in its sequence."""
-        return len(self.seq.token_ids) + len(self.assumed)
-
-
-def logit_row_indices(plan: StepPlan) -> list[int]:
-    """Return which rows of the step's logits choose tokens: the last of every sampling row, and those of drafts."""
-    indices: list[int] = []
+    Args:
+        plan: what the step computes.
+        sampling_of: gives a sequence and how it samples, by seq_id.
+    """
+    tokens: list[SampledToken] = []
     end = 0
     for row in plan.rows:
         end += row.num_logits
-        if row.draft:
-            indices.extend(range(end - 1 - len(row.draft), end))
-        elif row.samples:
-            indices.append(end - 1)
-    return indices
+        if row.samples:
+            sampling, seq = sampling_of(row.seq_id)
+            draft = row.draft
+            if draft:
+                first = end - 1 - len(draft)
+                tokens += [(sampling, seq, draft[:count], first + count) for count in range(len(draft))]
+            tokens.append((sampling, seq, draft, end - 1))
+    return tokens
 
 
 class SamplingArrays:
@@ -87,27 +86,27 @@ class SamplingArrays:
         self._has_penalties = False
         self._has_bias = False
 
-    def batch(self, rows: Sequence[SampledToken], logit_rows: Sequence[int]) -> SamplingBatch:
-        """Return the arrays for tokens to choose; `logit_rows` says which logits are whose."""
-        samplings = [row.sampling for row in rows]
+    def batch(self, rows: Sequence[SampledToken]) -> SamplingBatch:
+        """Return the arrays for tokens to choose."""
+        samplings = [row[0] for row in rows]
         if len(samplings) != len(self._samplings) or not all(map(operator.is_, samplings, self._samplings)):
             self._keep(rows)
         history_starts, history_ids = _histories(rows if self._has_penalties else (), len(rows))
         bias_starts, bias_ids, bias_values = _biases(rows if self._has_bias else (), len(rows))
         return SamplingBatch(
             **self._kept,
-            positions=np.array([row.position for row in rows], np.int64),
+            positions=np.array([len(seq.token_ids) + len(assumed) for _, seq, assumed, _ in rows], np.int64),
             history_starts=history_starts,
             history_ids=history_ids,
             bias_starts=bias_starts,
             bias_ids=bias_ids,
             bias_values=bias_values,
-            rows=np.array(logit_rows, np.int32),
+            rows=np.array([row[3] for row in rows], np.int32),
         )
 
     def _keep(self, rows: Sequence[SampledToken]) -> None:
         """Make what is the same in every step of these requests."""
-        self._samplings = [row.sampling for row in rows]
+        self._samplings = [row[0] for row in rows]
         params = [sampling.params for sampling in self._samplings]
         self._has_penalties = any(sampling.has_penalties for sampling in self._samplings)
         self._has_bias = any(p.logit_bias or p.min_tokens for p in params)
@@ -115,7 +114,7 @@ class SamplingArrays:
         self._kept |= {
             "top_k": np.array([max(p.top_k, 0) for p in params], np.int32),
             "seeds": np.array([sampling.seed for sampling in self._samplings], np.uint64),
-            "num_prompt": np.array([row.seq.num_prompt_tokens for row in rows], np.int32),
+            "num_prompt": np.array([seq.num_prompt_tokens for _, seq, _, _ in rows], np.int32),
             "num_logprobs": np.array([-1 if p.logprobs is None else p.logprobs for p in params], np.int32),
         }
 
@@ -125,7 +124,7 @@ def _histories(rows: Sequence[SampledToken], num_rows: int) -> tuple[np.ndarray,
     if not rows:
         return np.zeros(num_rows + 1, np.int32), np.zeros(0, np.int32)
     starts, ids = [0], []
-    for sampling, seq, assumed in rows:
+    for sampling, seq, assumed, _ in rows:
         if sampling.has_penalties:
             ids.extend(seq.token_ids)
             ids.extend(assumed)
@@ -140,8 +139,8 @@ def _biases(rows: Sequence[SampledToken], num_rows: int) -> tuple[np.ndarray, np
     starts: list[int] = [0]
     ids: list[int] = []
     values: list[float] = []
-    for row in rows:
-        bias = row.sampling.bias(row.position - row.seq.num_prompt_tokens)
+    for sampling, seq, assumed, _ in rows:
+        bias = sampling.bias(len(seq.token_ids) + len(assumed) - seq.num_prompt_tokens)
         ids.extend(bias.keys())
         values.extend(bias.values())
         starts.append(len(ids))
