@@ -248,8 +248,8 @@ BUGS = (
     Bug(
         "an aborted sequence gets a token",
         "scheduler.py",
-        "seq = self._by_seq_id.get(row.seq_id)\n            if seq is None:",
-        "seq = self._by_seq_id.get(row.seq_id) or departed.get(row.seq_id)\n            if seq is None:",
+        "seq = self._by_seq_id.get(seq_id)\n            if",
+        "seq = self._by_seq_id.get(seq_id) or departed.get(seq_id)\n            if",
     ),
     Bug(
         "prompt logits are given twice",

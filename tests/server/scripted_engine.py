@@ -129,6 +129,9 @@ class ScriptedEngine:
             generation_tokens=self.num_generated,
             prefix_cache_queries=self.num_prompt,
             prefix_cache_hits=self.num_hits,
+            num_drafts=2,
+            num_draft_tokens=9,
+            num_accepted_tokens=5,
             busy=self.has_work,
         )
 

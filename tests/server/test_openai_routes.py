@@ -312,6 +312,8 @@ async def test_metrics(http):
     for name in ("inter_token_latency", "time_per_output_token", "request_time_per_output_token"):
         assert f"vllm:{name}_seconds_count{{{label}}}" in values
     assert "vllm:prefix_cache_hits_total" in text
+    for name, value in (("drafts", 2), ("draft_tokens", 9), ("accepted_tokens", 5)):
+        assert float(values[f"vllm:spec_decode_num_{name}_total{{{label}}}"]) == value
     assert "vllm:prefix_cache_queries_total" in text
 
 

@@ -330,6 +330,7 @@ class Scheduler:
         self, seq: Sequence, draft: tuple[int, ...], sampled: SequenceOf[int], first: int
     ) -> tuple[tuple[int, ...], FinishReason | None]:
         """Add the tokens sampled from `first` on, up to one that was not guessed or is the last, and say why it is."""
+        reason = None
         end = first
         for guess in (*draft, None):
             token_id = sampled[end]

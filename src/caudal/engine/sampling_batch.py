@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from caudal.core.step_plan import StepPlan
     from caudal.sampling_params import SamplingParams
 
-    # How to choose a token, its sequence, tokens assumed between the known ones and this one, and the row of its logits.
+    # How to choose a token, its sequence, what is assumed between the known tokens and this one, the row of its logits.
     SampledToken = tuple["RowSampling", TokenSequence, tuple[int, ...], int]
 
 _FLOATS = (
