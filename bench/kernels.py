@@ -29,7 +29,11 @@ from caudal.quant import FORMATS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NATIVE_FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16", "F32")
+NATIVE_FORMATS = (
+    *("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"),
+    *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
+    *("F16", "BF16", "F32"),
+)
 COLS = 4096
 WARM_ROWS = 1024
 COLD_BYTES = 320 << 20
@@ -37,10 +41,11 @@ REPEATS = 7
 
 
 def random_matrix(name: str, rows: int, num_threads: int) -> _native.PackedMatrix:
-    """Pack small random codes; every float16 field is a small normal number."""
+    """Pack random codes of a narrow range, so that scales, be they float16 or exponents of two, are no denormals."""
     block = FORMATS[name]
     size = rows * COLS // block.block_elems * block.block_bytes
-    pattern = np.random.default_rng(0).integers(0, 36, size=1 << 20, dtype=np.uint8)
+    lowest = 108 if name == "MXFP4" else 0
+    pattern = np.random.default_rng(0).integers(lowest, lowest + 36, size=1 << 20, dtype=np.uint8)
     matrix = _native.PackedMatrix(name, rows, COLS)
     matrix.pack(np.resize(pattern, size), 0, rows, num_threads)
     return matrix

@@ -55,8 +55,8 @@ inline void interleave_nibbles(const uint8_t* values, int stride, int count, int
   }
 }
 
-// Planes of the bits above the nibble: kBits of them per value, so 8 / kBits quads share a plane.
-template <int kBits>
+// Planes of the kBits bits of each value from kFirstBit on; 8 / kBits quads share a plane.
+template <int kBits, int kFirstBit>
 inline void interleave_planes(const uint8_t* values, int stride, int count, uint8_t* dst) {
   constexpr int kQuadsPerPlane = 8 / kBits;
   constexpr uint32_t kMask = ((1U << kBits) - 1U) * 0x01010101U;
@@ -64,7 +64,7 @@ inline void interleave_planes(const uint8_t* values, int stride, int count, uint
     for (int r = 0; r < kPanelRows; ++r) {
       uint32_t word = 0;
       for (int q = 0; q < kQuadsPerPlane; ++q) {
-        word |= (load_quad(values + r * stride + k + 4 * q) >> 4 & kMask) << (kBits * q);
+        word |= (load_quad(values + r * stride + k + 4 * q) >> kFirstBit & kMask) << (kBits * q);
       }
       std::memcpy(dst + r * 4, &word, 4);
     }
@@ -150,7 +150,7 @@ inline void pack_block_k45(const uint8_t* const* blocks, uint8_t* dst) {
   }
   interleave_nibbles(values, 256, 256, 0, dst);
   if constexpr (kHasFifth) {
-    interleave_planes<1>(values, 256, 256, dst + kNibbles256);
+    interleave_planes<1, 4>(values, 256, 256, dst + kNibbles256);
   }
   gather_halves(blocks, 0, scales_to + 256);
   gather_halves(blocks, 2, scales_to + 256 + kHalves);
@@ -176,8 +176,80 @@ inline void pack_block_q6_k(const uint8_t* const* blocks, uint8_t* dst) {
     }
   }
   interleave_nibbles(values, 256, 256, 0, dst);
-  interleave_planes<2>(values, 256, 256, dst + kNibbles256);
+  interleave_planes<2, 4>(values, 256, 256, dst + kNibbles256);
   gather_halves(blocks, 208, scales_to + 256);
+}
+
+// The two-bit codes of a Q2_K or Q3_K block: 64 bytes, of which each half holds four runs of 32 values.
+inline void spread_pairs_of_bits(const uint8_t* packed, uint8_t* row) {
+  for (int half = 0; half < 2; ++half) {
+    for (int run = 0; run < 4; ++run) {
+      for (int i = 0; i < 32; ++i) {
+        *row++ = packed[half * 32 + i] >> (2 * run) & 3;
+      }
+    }
+  }
+}
+
+inline void pack_block_q2_k(const uint8_t* const* blocks, uint8_t* dst) {
+  alignas(64) uint8_t values[kPanelRows * 256];
+  uint8_t* scales_to = dst + 16 * kPlane;
+  for (int r = 0; r < kPanelRows; ++r) {
+    spread_pairs_of_bits(blocks[r] + 16, values + r * 256);
+    for (int j = 0; j < 16; ++j) {
+      scales_to[j / 2 * 32 + r * 2 + j % 2] = blocks[r][j];
+    }
+  }
+  interleave_planes<2, 0>(values, 256, 256, dst);
+  gather_halves(blocks, 80, scales_to + 256);
+  gather_halves(blocks, 82, scales_to + 256 + kHalves);
+}
+
+inline void pack_block_q3_k(const uint8_t* const* blocks, uint8_t* dst) {
+  alignas(64) uint8_t values[kPanelRows * 256];
+  uint8_t* scales_to = dst + (16 + 8) * kPlane;
+  for (int r = 0; r < kPanelRows; ++r) {
+    uint8_t* row = values + r * 256;
+    spread_pairs_of_bits(blocks[r] + 32, row);
+    for (int i = 0; i < 256; ++i) {
+      row[i] = static_cast<uint8_t>(row[i] | (blocks[r][i % 32] >> (i / 32) & 1) << 2);
+    }
+    const uint8_t* packed = blocks[r] + 96;
+    for (int j = 0; j < 16; ++j) {
+      const int low = packed[j % 8] >> (j / 8 * 4) & 15;
+      const int high = packed[8 + j % 4] >> (j / 4 * 2) & 3;
+      scales_to[j / 2 * 32 + r * 2 + j % 2] = static_cast<uint8_t>((low | high << 4) - 32);
+    }
+  }
+  interleave_planes<2, 0>(values, 256, 256, dst);
+  interleave_planes<1, 2>(values, 256, 256, dst + 16 * kPlane);
+  gather_halves(blocks, 108, scales_to + 256);
+}
+
+inline void pack_block_iq4_xs(const uint8_t* const* blocks, uint8_t* dst) {
+  alignas(64) uint8_t values[kPanelRows * 256];
+  uint8_t* scales_to = dst + kNibbles256;
+  for (int r = 0; r < kPanelRows; ++r) {
+    const uint8_t* block = blocks[r];
+    for (int j = 0; j < 8; ++j) {
+      uint8_t* row = values + r * 256 + j * 32;
+      spread_nibbles(block + 8 + j * 16, 16, row, row + 16);
+      const int low = block[4 + j / 2] >> (j % 2 * 4) & 15;
+      const int high = block[2 + j / 4] >> (j % 4 * 2) & 3;
+      scales_to[j / 2 * 32 + r * 2 + j % 2] = static_cast<uint8_t>((low | high << 4) - 32);
+    }
+  }
+  interleave_nibbles(values, 256, 256, 0, dst);
+  gather_halves(blocks, 0, scales_to + 128);
+}
+
+inline void pack_block_mxfp4(const uint8_t* const* blocks, uint8_t* dst) {
+  alignas(64) uint8_t values[kPanelRows * 32];
+  for (int r = 0; r < kPanelRows; ++r) {
+    spread_nibbles(blocks[r] + 1, 16, values + r * 32, values + r * 32 + 16);
+    dst[kNibbles32 + r] = blocks[r][0];
+  }
+  interleave_nibbles(values, 32, 32, 0, dst);
 }
 
 template <int kBytes>
@@ -191,6 +263,7 @@ inline void pack_element(const uint8_t* const* blocks, uint8_t* dst) {
 inline void pack_block(Format format, const uint8_t* const* blocks, uint8_t* dst) {
   switch (format) {
     case Format::q4_0:
+    case Format::iq4_nl:  // what its nibbles mean is up to the kernels
       return pack_block_32<Format::q4_0>(blocks, dst);
     case Format::q4_1:
       return pack_block_32<Format::q4_1>(blocks, dst);
@@ -211,6 +284,14 @@ inline void pack_block(Format format, const uint8_t* const* blocks, uint8_t* dst
       return pack_element<2>(blocks, dst);
     case Format::f32:
       return pack_element<4>(blocks, dst);
+    case Format::q2_k:
+      return pack_block_q2_k(blocks, dst);
+    case Format::q3_k:
+      return pack_block_q3_k(blocks, dst);
+    case Format::iq4_xs:
+      return pack_block_iq4_xs(blocks, dst);
+    case Format::mxfp4:
+      return pack_block_mxfp4(blocks, dst);
   }
 }
 

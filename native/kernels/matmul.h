@@ -15,8 +15,25 @@ namespace caudal {
 
 constexpr int kPanelRows = 16;
 
-enum class Format : int32_t { q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k, f16, bf16, f32 };
-constexpr int kNumFormats = 11;
+enum class Format : int32_t {
+  q4_0,
+  q4_1,
+  q5_0,
+  q5_1,
+  q8_0,
+  q4_k,
+  q5_k,
+  q6_k,
+  f16,
+  bf16,
+  f32,
+  q2_k,
+  q3_k,
+  iq4_nl,
+  iq4_xs,
+  mxfp4
+};
+constexpr int kNumFormats = 16;
 
 // How the left operand is kept: float32, int8 with a scale per 32, or int8 with a scale per 256; what the bytes of
 // outliers cannot hold is kept as floats (matmul_activations.h).

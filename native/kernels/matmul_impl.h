@@ -6,6 +6,9 @@
 #pragma once
 
 #include "matmul_quants.h"
+//
+#include "matmul_levels.h"
+#include "matmul_low_bits.h"
 // (the order matters: each text uses the one before)
 #include "matmul_tiles.h"
 //
@@ -180,23 +183,30 @@ constexpr Path float_path(bool widen) {
   return path;
 }
 
-constexpr Path kPaths[kNumFormats] = {
-    quantized_path<Format::q4_0>(), quantized_path<Format::q4_1>(), quantized_path<Format::q5_0>(),
-    quantized_path<Format::q5_1>(), quantized_path<Format::q8_0>(), quantized_path<Format::q4_k>(),
-    quantized_path<Format::q5_k>(), quantized_path<Format::q6_k>(), float_path<LoadF16>(true),
-    float_path<LoadBF16>(true),     float_path<LoadF32>(false)};
+template <Format kFormat>
+constexpr Path path_of(bool exact) {
+  if constexpr (kFormat == Format::f16) {
+    return float_path<LoadF16>(true);
+  } else if constexpr (kFormat == Format::bf16) {
+    return float_path<LoadBF16>(true);
+  } else if constexpr (kFormat == Format::f32) {
+    return float_path<LoadF32>(false);
+  } else {
+    return exact ? exact_path<kFormat>() : quantized_path<kFormat>();
+  }
+}
 
-constexpr Path kExactPaths[kNumFormats] = {exact_path<Format::q4_0>(),
-                                           exact_path<Format::q4_1>(),
-                                           exact_path<Format::q5_0>(),
-                                           exact_path<Format::q5_1>(),
-                                           exact_path<Format::q8_0>(),
-                                           exact_path<Format::q4_k>(),
-                                           exact_path<Format::q5_k>(),
-                                           exact_path<Format::q6_k>(),
-                                           kPaths[8],
-                                           kPaths[9],
-                                           kPaths[10]};
+struct PathTable {
+  Path of[kNumFormats];
+};
+
+template <int... kIs>
+constexpr PathTable paths_of(bool exact, std::integer_sequence<int, kIs...>) {
+  return {{path_of<static_cast<Format>(kIs)>(exact)...}};
+}
+
+constexpr PathTable kPaths = paths_of(false, std::make_integer_sequence<int, kNumFormats>{});
+constexpr PathTable kExactPaths = paths_of(true, std::make_integer_sequence<int, kNumFormats>{});
 
 // Sixteen results of one activation row: bias first, then what `out` held.
 CAUDAL_INLINE void store_result(const MatmulArgs& args, int panel, int row, const float* result) {
@@ -325,7 +335,7 @@ size_t scratch_bytes(int max_cols) { return kScratchBytes + outlier_scratch_byte
 void matmul(const MatmulArgs& args, int panel_begin, int panel_end, void* scratch) {
   const int format = static_cast<int>(args.weights.format);
   const bool is_exact = args.x.kind == ActivationKind::f32;
-  const Path& path = is_exact ? kExactPaths[format] : kPaths[format];
+  const Path& path = is_exact ? kExactPaths.of[format] : kPaths.of[format];
   const int num_tiles = count_tiles(args.x.num_rows);
   uint8_t* memory = static_cast<uint8_t*>(scratch);
   for (int tile = 0; tile < num_tiles; tile += kGroupTiles) {
@@ -344,7 +354,7 @@ void matmul(const MatmulArgs& args, int panel_begin, int panel_end, void* scratc
 
 void dequantize_row(const PackedView& weights, int row, float scale, float* out) {
   alignas(64) float block[256 * 16];
-  const Path& path = kExactPaths[static_cast<int>(weights.format)];
+  const Path& path = kExactPaths.of[static_cast<int>(weights.format)];
   const uint8_t* panel = weights.data + static_cast<size_t>(row / kPanelRows) * weights.panel_bytes;
   const int lane = row % kPanelRows;
   const bool is_f32 = weights.format == Format::f32;

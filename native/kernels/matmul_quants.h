@@ -1,7 +1,8 @@
 // How each weight format keeps its integers in a panel block: part of matmul_impl.h.
 //
-// A source gives the 16 rows x 4 bytes of a quad. `whole` sources give complete values; `plane` sources give
-// what one pass of the dot product takes, which differs for Q8_0 where bytes must stay small (kSplitQ8).
+// A source gives the 16 rows x 4 bytes of a quad of one sub-block, whose half of its pair is known when compiling.
+// `whole` sources give complete values; `plane` sources give what one pass of the dot product takes, which differs for
+// Q8_0 where bytes must stay small (kSplitQ8).
 #pragma once
 
 #include <type_traits>
@@ -109,6 +110,8 @@ struct Traits32 {
   static constexpr int kZeroShift = kBits == 8 ? kZeroShiftQ8 : kTrueZeroShift;
   static constexpr int kFloatsAt = kNibbles32 + (kBits == 5 ? kPlane : kBits == 8 ? kNibbles32 : 0);
 
+  CAUDAL_INLINE static Floats scale(const uint8_t* p) { return load_halves(p + kFloatsAt); }
+  template <int kHalf>
   CAUDAL_INLINE static auto whole(const uint8_t* p, int) {
     if constexpr (kBits == 4) {
       return Nibbles{p};
@@ -118,14 +121,14 @@ struct Traits32 {
       return Nibbles8{p, p + kNibbles32};
     }
   }
-  template <int kPart>
+  template <int kPart, int kHalf>
   CAUDAL_INLINE static auto plane(const uint8_t* p, int) {
     if constexpr (kPlanes == 2) {
       return Nibbles{p + kPart * kNibbles32};
     } else if constexpr (kBits == 8) {
-      return DotNibbles8{whole(p, 0)};
+      return DotNibbles8{whole<0>(p, 0)};
     } else {
-      return whole(p, 0);
+      return whole<0>(p, 0);
     }
   }
 };
@@ -142,10 +145,14 @@ struct Traits256 {
   static constexpr int kDepthAllowed = kBits == 4 ? kDepth4 : kBits == 5 ? kDepth5 : kDepth6;
   static constexpr int kDepth = kDepthAllowed < kQuads ? kDepthAllowed : kQuads;
   static constexpr bool kHasMin = kBits != 6;
+  static constexpr int kTrueZeroShift = kHasMin ? -1 : 5;
+  static constexpr int kZeroShift = kTrueZeroShift;
   static constexpr int kScalesAt = kNibbles256 + (kBits == 5 ? 8 * kPlane : kBits == 6 ? 16 * kPlane : 0);
   static constexpr int kMinsAt = kScalesAt + 128;
   static constexpr int kFloatsAt = kScalesAt + 256;
 
+  CAUDAL_INLINE static Floats scale(const uint8_t* p) { return load_halves(p + kFloatsAt); }
+  CAUDAL_INLINE static Pairs min_pairs(const uint8_t* p, int pair) { return load_pairs_u8(p + kMinsAt + pair * 32); }
   CAUDAL_INLINE static Pairs scale_pairs(const uint8_t* p, int pair) {
     if constexpr (kBits == 6) {
       return load_pairs_s8(p + kScalesAt + pair * 32);
@@ -153,6 +160,7 @@ struct Traits256 {
       return load_pairs_u8(p + kScalesAt + pair * 32);
     }
   }
+  template <int kHalf>
   CAUDAL_INLINE static auto whole(const uint8_t* p, int sub) {
     if constexpr (kBits == 4) {
       return Nibbles{p + sub * 256};
@@ -162,9 +170,9 @@ struct Traits256 {
       return Nibbles6{p + sub * 128, p + kNibbles256 + sub * kPlane};
     }
   }
-  template <int kPart>
+  template <int kPart, int kHalf>
   CAUDAL_INLINE static auto plane(const uint8_t* p, int sub) {
-    return whole(p, sub);
+    return whole<kHalf>(p, sub);
   }
 };
 
@@ -187,18 +195,26 @@ struct TraitsOf<Format::q5_k> : Traits256<Format::q5_k, 5> {};
 template <>
 struct TraitsOf<Format::q6_k> : Traits256<Format::q6_k, 6> {};
 
+// Calls fn(pair, integral_constant<int, half>) for every sub-block.
+template <class Traits, class Fn>
+CAUDAL_INLINE void for_each_sub_block(const Fn& fn) {
+  for (int pair = 0; pair * 2 < Traits::kSubBlocks; ++pair) {
+    unroll<Traits::kSubBlocks == 1 ? 1 : 2>([&](auto half) CAUDAL_LAMBDA { fn(pair, half); });
+  }
+}
+
 // One byte per value, plane by plane, for tiles that will read the block several times.
 template <class Traits>
 CAUDAL_INLINE void unpack_block(const uint8_t* p, uint8_t* dst) {
-  for (int sub = 0; sub < Traits::kSubBlocks; ++sub) {
+  for_each_sub_block<Traits>([&](int pair, auto half) CAUDAL_LAMBDA {
     unroll<Traits::kPlanes>([&](auto part) CAUDAL_LAMBDA {
-      const auto source = Traits::template plane<decltype(part)::value>(p, sub);
+      const auto source = Traits::template plane<decltype(part)::value, decltype(half)::value>(p, pair * 2 + half);
       unroll<Traits::kQuads>([&](auto q) CAUDAL_LAMBDA {
         store_bytes(dst + decltype(q)::value * 64, source.template quad<decltype(q)::value>());
       });
       dst += Traits::kQuads * 64;
     });
-  }
+  });
 }
 
 // How the integers of a sub-block become weights: scale * (q - zero) + least.
@@ -208,23 +224,19 @@ struct Levels {
   Ints zero;
 };
 
-template <class Traits>
-CAUDAL_INLINE Levels levels_of(const uint8_t* p, int sub) {
-  Levels levels{load_halves(p + Traits::kFloatsAt), zeros(), ints(0)};
+template <class Traits, int kHalf>
+CAUDAL_INLINE Levels levels_of(const uint8_t* p, int pair) {
+  Levels levels{Traits::scale(p), zeros(), ints(0)};
   if constexpr (Traits::kBlock == 256) {
-    const Pairs pairs = Traits::scale_pairs(p, sub / 2);
-    levels.scale = mul(levels.scale, to_floats(sub % 2 == 0 ? ints_of<0>(pairs) : ints_of<1>(pairs)));
-    if constexpr (Traits::kHasMin) {
-      const Pairs mins = load_pairs_u8(p + Traits::kMinsAt + sub / 2 * 32);
-      const Floats dmin = load_halves(p + Traits::kFloatsAt + kHalves);
-      levels.least = mul(dmin, to_floats(sub % 2 == 0 ? ints_of<0>(mins) : ints_of<1>(mins)));
-    } else {
-      levels.zero = ints(32);
-    }
-  } else if constexpr (Traits::kHasMin) {
-    levels.least = load_halves(p + Traits::kFloatsAt + kHalves);
-  } else {
+    levels.scale = mul(levels.scale, to_floats(ints_of<kHalf>(Traits::scale_pairs(p, pair))));
+  }
+  if constexpr (!Traits::kHasMin) {
     levels.zero = ints(1 << Traits::kTrueZeroShift);
+  } else if constexpr (Traits::kBlock == 256) {
+    const Floats dmin = load_halves(p + Traits::kFloatsAt + kHalves);
+    levels.least = mul(dmin, to_floats(ints_of<kHalf>(Traits::min_pairs(p, pair))));
+  } else {
+    levels.least = load_halves(p + Traits::kFloatsAt + kHalves);
   }
   return levels;
 }
@@ -242,9 +254,10 @@ CAUDAL_INLINE Floats weight_of(const Levels& levels, Ints q) {
 // dst[block][16] = the weights of a block as float32, computed as the format defines them.
 template <class Traits>
 CAUDAL_INLINE void dequantize_block(const uint8_t* p, float* dst) {
-  for (int sub = 0; sub < Traits::kSubBlocks; ++sub) {
-    const Levels levels = levels_of<Traits>(p, sub);
-    const auto source = Traits::whole(p, sub);
+  for_each_sub_block<Traits>([&](int pair, auto half) CAUDAL_LAMBDA {
+    constexpr int kHalf = decltype(half)::value;
+    const Levels levels = levels_of<Traits, kHalf>(p, pair);
+    const auto source = Traits::template whole<kHalf>(p, pair * 2 + kHalf);
     unroll<Traits::kQuads>([&](auto q) CAUDAL_LAMBDA {
       const Bytes bytes = source.template quad<decltype(q)::value>();
       unroll<4>([&](auto i) CAUDAL_LAMBDA {
@@ -252,7 +265,7 @@ CAUDAL_INLINE void dequantize_block(const uint8_t* p, float* dst) {
         dst += 16;
       });
     });
-  }
+  });
 }
 
 // The weights of element k of a block.
@@ -260,12 +273,17 @@ template <class Traits>
 CAUDAL_INLINE Floats dequantize_element(const uint8_t* p, int k) {
   const int sub = k / (4 * Traits::kQuads);
   const int quad = k / 4 % Traits::kQuads;
-  const auto source = Traits::whole(p, sub);
   Floats w = zeros();
-  unroll<Traits::kQuads>([&](auto q) CAUDAL_LAMBDA {
-    if (quad == decltype(q)::value) {
-      const Bytes bytes = source.template quad<decltype(q)::value>();
-      w = weight_of<Traits>(levels_of<Traits>(p, sub), byte_at(bytes, k % 4));
+  unroll<Traits::kSubBlocks == 1 ? 1 : 2>([&](auto half) CAUDAL_LAMBDA {
+    constexpr int kHalf = decltype(half)::value;
+    if (sub % 2 == kHalf) {
+      const auto source = Traits::template whole<kHalf>(p, sub);
+      const Levels levels = levels_of<Traits, kHalf>(p, sub / 2);
+      unroll<Traits::kQuads>([&](auto q) CAUDAL_LAMBDA {
+        if (quad == decltype(q)::value) {
+          w = weight_of<Traits>(levels, byte_at(source.template quad<decltype(q)::value>(), k % 4));
+        }
+      });
     }
   });
   return w;

@@ -83,6 +83,12 @@ CAUDAL_INLINE __m256i shift_left(__m256i v) {
     return _mm256_srli_epi16(v, -kShift);
   }
 }
+// plane << kShift & kMask
+template <int kShift, int kMask>
+CAUDAL_INLINE Bytes pick_bits(Bytes plane) {
+  const __m256i mask = _mm256_set1_epi8(kMask);
+  return {_mm256_and_si256(shift_left<kShift>(plane.lo), mask), _mm256_and_si256(shift_left<kShift>(plane.hi), mask)};
+}
 // nibbles | (plane << kShift & kMask)
 template <int kShift, int kMask>
 CAUDAL_INLINE Bytes insert_bits(Bytes nibbles, Bytes plane) {
@@ -101,6 +107,11 @@ CAUDAL_INLINE Bytes join_high_nibbles(Bytes high, Bytes low) {
   const Bytes l = high_nibbles(low);
   return {_mm256_or_si256(_mm256_and_si256(high.lo, mask), l.lo),
           _mm256_or_si256(_mm256_and_si256(high.hi, mask), l.hi)};
+}
+// The bytes of a table that nibbles stand for.
+CAUDAL_INLINE Bytes look_up(const uint8_t* table, Bytes nibbles) {
+  const __m256i t = _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
+  return {_mm256_shuffle_epi8(t, nibbles.lo), _mm256_shuffle_epi8(t, nibbles.hi)};
 }
 // Byte kIndex of each row, unsigned.
 template <int kIndex>
@@ -159,6 +170,15 @@ CAUDAL_INLINE Scales scales_of(Pairs p) {
             _mm256_blend_epi16(p.hi, _mm256_srli_epi32(p.hi, 16), 0x55)};
   }
 }
+template <int kShift>
+CAUDAL_INLINE Scales shift_ints(Scales s) {
+  return {_mm256_slli_epi16(s.lo, kShift), _mm256_slli_epi16(s.hi, kShift)};
+}
+CAUDAL_INLINE Pairs low_nibbles(Pairs p) {
+  const __m256i mask = _mm256_set1_epi16(15);
+  return {_mm256_and_si256(p.lo, mask), _mm256_and_si256(p.hi, mask)};
+}
+CAUDAL_INLINE Pairs high_nibbles(Pairs p) { return {_mm256_srli_epi16(p.lo, 4), _mm256_srli_epi16(p.hi, 4)}; }
 template <int kIndex>
 CAUDAL_INLINE Ints ints_of(Pairs p) {
   if constexpr (kIndex == 0) {
@@ -205,6 +225,14 @@ CAUDAL_INLINE Floats load_bfloats(const uint8_t* p) {
           _mm256_castsi256_ps(
               _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16))), 16))};
 }
+// 2^(e - 128) of sixteen bytes e; the two smallest are denormal.
+CAUDAL_INLINE __m256 powers_of_two(const uint8_t* p) {
+  const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+  const __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+  const __m256i denormal = _mm256_sllv_epi32(_mm256_set1_epi32(1 << 21), _mm256_min_epi32(e, _mm256_set1_epi32(1)));
+  return _mm256_castsi256_ps(_mm256_max_epi32(normal, denormal));
+}
+CAUDAL_INLINE Floats load_powers(const uint8_t* p) { return {powers_of_two(p), powers_of_two(p + 8)}; }
 CAUDAL_INLINE Floats to_floats(Ints a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
 CAUDAL_INLINE Floats add(Floats a, Floats b) { return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)}; }
 CAUDAL_INLINE Floats subtract(Floats a, Floats b) { return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)}; }

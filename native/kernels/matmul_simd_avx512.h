@@ -49,15 +49,23 @@ CAUDAL_INLINE Bytes low_nibbles(Bytes b) { return {_mm512_and_si512(b.v, _mm512_
 CAUDAL_INLINE Bytes high_nibbles(Bytes b) {
   return {_mm512_and_si512(_mm512_srli_epi16(b.v, 4), _mm512_set1_epi8(15))};
 }
+template <int kShift>
+CAUDAL_INLINE __m512i shift_left(__m512i v) {
+  if constexpr (kShift >= 0) {
+    return _mm512_slli_epi16(v, kShift);
+  } else {
+    return _mm512_srli_epi16(v, -kShift);
+  }
+}
+// plane << kShift & kMask
+template <int kShift, int kMask>
+CAUDAL_INLINE Bytes pick_bits(Bytes plane) {
+  return {_mm512_and_si512(shift_left<kShift>(plane.v), _mm512_set1_epi8(kMask))};
+}
 // nibbles | (plane << kShift & kMask)
 template <int kShift, int kMask>
 CAUDAL_INLINE Bytes insert_bits(Bytes nibbles, Bytes plane) {
-  __m512i moved;
-  if constexpr (kShift >= 0) {
-    moved = _mm512_slli_epi16(plane.v, kShift);
-  } else {
-    moved = _mm512_srli_epi16(plane.v, -kShift);
-  }
+  const __m512i moved = shift_left<kShift>(plane.v);
   return {_mm512_ternarylogic_epi32(nibbles.v, moved, _mm512_set1_epi8(kMask), 0xF8)};  // a | (b & c)
 }
 // Bytes from a plane of their high nibbles and one of their low nibbles: those of the first or the second quad.
@@ -68,6 +76,11 @@ CAUDAL_INLINE Bytes join_low_nibbles(Bytes high, Bytes low) {
 CAUDAL_INLINE Bytes join_high_nibbles(Bytes high, Bytes low) {
   const __m512i mask = _mm512_set1_epi8(15);
   return {_mm512_ternarylogic_epi32(mask, _mm512_srli_epi16(low.v, 4), high.v, 0xCA)};
+}
+// The bytes of a table that nibbles stand for.
+CAUDAL_INLINE Bytes look_up(const uint8_t* table, Bytes nibbles) {
+  const __m512i t = _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
+  return {_mm512_shuffle_epi8(t, nibbles.v)};
 }
 // Byte kIndex of each row, unsigned.
 template <int kIndex>
@@ -99,6 +112,8 @@ CAUDAL_INLINE Pairs load_pairs_u8(const uint8_t* p) {
 CAUDAL_INLINE Pairs load_pairs_s8(const uint8_t* p) {
   return {_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
 }
+CAUDAL_INLINE Pairs low_nibbles(Pairs p) { return {_mm512_and_si512(p.v, _mm512_set1_epi16(15))}; }
+CAUDAL_INLINE Pairs high_nibbles(Pairs p) { return {_mm512_srli_epi16(p.v, 4)}; }
 template <int kIndex>
 CAUDAL_INLINE Ints ints_of(Pairs p) {
   if constexpr (kIndex == 0) {
@@ -136,6 +151,13 @@ CAUDAL_INLINE Floats load_halves(const uint8_t* p) {
 CAUDAL_INLINE Floats load_bfloats(const uint8_t* p) {
   const __m512i wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16))};
+}
+// 2^(e - 128) of sixteen bytes e; the two smallest are denormal.
+CAUDAL_INLINE Floats load_powers(const uint8_t* p) {
+  const __m512i e = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m512i normal = _mm512_slli_epi32(_mm512_sub_epi32(e, _mm512_set1_epi32(1)), 23);
+  const __m512i denormal = _mm512_sllv_epi32(_mm512_set1_epi32(1 << 21), _mm512_min_epi32(e, _mm512_set1_epi32(1)));
+  return {_mm512_castsi512_ps(_mm512_max_epi32(normal, denormal))};
 }
 CAUDAL_INLINE Floats to_floats(Ints a) { return {_mm512_cvtepi32_ps(a.v)}; }
 CAUDAL_INLINE Floats add(Floats a, Floats b) { return {_mm512_add_ps(a.v, b.v)}; }

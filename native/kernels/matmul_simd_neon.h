@@ -79,6 +79,11 @@ CAUDAL_INLINE uint8x16_t shift_left(uint8x16_t v) {
     return vshrq_n_u8(v, -kShift);
   }
 }
+// plane << kShift & kMask
+template <int kShift, int kMask>
+CAUDAL_INLINE Bytes pick_bits(Bytes plane) {
+  return CAUDAL_EACH(Bytes, vandq_u8(shift_left<kShift>(plane.v[i]), vdupq_n_u8(kMask)));
+}
 // nibbles | (plane << kShift & kMask)
 template <int kShift, int kMask>
 CAUDAL_INLINE Bytes insert_bits(Bytes nibbles, Bytes plane) {
@@ -90,6 +95,11 @@ CAUDAL_INLINE Bytes join_low_nibbles(Bytes high, Bytes low) {
 }
 CAUDAL_INLINE Bytes join_high_nibbles(Bytes high, Bytes low) {
   return CAUDAL_EACH(Bytes, vsriq_n_u8(high.v[i], low.v[i], 4));
+}
+// The bytes of a table that nibbles stand for.
+CAUDAL_INLINE Bytes look_up(const uint8_t* table, Bytes nibbles) {
+  const uint8x16_t t = vld1q_u8(table);
+  return CAUDAL_EACH(Bytes, vqtbl1q_u8(t, nibbles.v[i]));
 }
 // Byte kIndex of each row, unsigned.
 template <int kIndex>
@@ -165,6 +175,8 @@ CAUDAL_INLINE Pairs load_pairs_u8(const uint8_t* p) {
 CAUDAL_INLINE Pairs load_pairs_s8(const uint8_t* p) {
   return CAUDAL_EACH(Pairs, vmovl_s8(vreinterpret_s8_u8(vld1_u8(p + 8 * i))));
 }
+CAUDAL_INLINE Pairs low_nibbles(Pairs p) { return CAUDAL_EACH(Pairs, vandq_s16(p.v[i], vdupq_n_s16(15))); }
+CAUDAL_INLINE Pairs high_nibbles(Pairs p) { return CAUDAL_EACH(Pairs, vshrq_n_s16(p.v[i], 4)); }
 template <int kIndex>
 CAUDAL_INLINE Ints ints_of(Pairs p) {
   if constexpr (kIndex == 0) {
@@ -210,6 +222,21 @@ CAUDAL_INLINE Floats load_halves(const uint8_t* p) {
 }
 CAUDAL_INLINE Floats load_bfloats(const uint8_t* p) {
   return CAUDAL_EACH(Floats, vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(p + 8 * i)), 16)));
+}
+// 2^(e - 128) of sixteen bytes e; the two smallest are denormal.
+CAUDAL_INLINE Floats load_powers(const uint8_t* p) {
+  const uint8x16_t bytes = vld1q_u8(p);
+  const uint16x8_t low = vmovl_u8(vget_low_u8(bytes));
+  const uint16x8_t high = vmovl_u8(vget_high_u8(bytes));
+  const uint16x4_t quarters[4] = {vget_low_u16(low), vget_high_u16(low), vget_low_u16(high), vget_high_u16(high)};
+  Floats r;
+  for (int i = 0; i < 4; ++i) {
+    const int32x4_t e = vreinterpretq_s32_u32(vmovl_u16(quarters[i]));
+    const int32x4_t normal = vshlq_n_s32(vsubq_s32(e, vdupq_n_s32(1)), 23);
+    const int32x4_t denormal = vshlq_s32(vdupq_n_s32(1 << 21), vminq_s32(e, vdupq_n_s32(1)));
+    r.v[i] = vreinterpretq_f32_s32(vmaxq_s32(normal, denormal));
+  }
+  return r;
 }
 CAUDAL_INLINE Floats to_floats(Ints a) { return CAUDAL_EACH(Floats, vcvtq_f32_s32(a.v[i])); }
 CAUDAL_INLINE Floats add(Floats a, Floats b) { return CAUDAL_EACH(Floats, vaddq_f32(a.v[i], b.v[i])); }

@@ -77,14 +77,19 @@ CAUDAL_INLINE Bytes low_nibbles(const Bytes& b) {
 CAUDAL_INLINE Bytes high_nibbles(const Bytes& b) {
   return map_bytes([&](int i) { return b.v[i] >> 4; });
 }
+// plane << kShift & kMask
+template <int kShift, int kMask>
+CAUDAL_INLINE Bytes pick_bits(const Bytes& plane) {
+  return map_bytes([&](int i) {
+    const int p = plane.v[i];
+    return (kShift >= 0 ? p << (kShift >= 0 ? kShift : 0) : p >> (kShift >= 0 ? 0 : -kShift)) & kMask;
+  });
+}
 // nibbles | (plane << kShift & kMask)
 template <int kShift, int kMask>
 CAUDAL_INLINE Bytes insert_bits(const Bytes& nibbles, const Bytes& plane) {
-  return map_bytes([&](int i) {
-    const int p = plane.v[i];
-    const int moved = kShift >= 0 ? p << (kShift >= 0 ? kShift : 0) : p >> (kShift >= 0 ? 0 : -kShift);
-    return nibbles.v[i] | (moved & kMask);
-  });
+  const Bytes bits = pick_bits<kShift, kMask>(plane);
+  return map_bytes([&](int i) { return nibbles.v[i] | bits.v[i]; });
 }
 // Bytes from a plane of their high nibbles and one of their low nibbles: those of the first or the second quad.
 CAUDAL_INLINE Bytes join_low_nibbles(const Bytes& high, const Bytes& low) {
@@ -92,6 +97,10 @@ CAUDAL_INLINE Bytes join_low_nibbles(const Bytes& high, const Bytes& low) {
 }
 CAUDAL_INLINE Bytes join_high_nibbles(const Bytes& high, const Bytes& low) {
   return map_bytes([&](int i) { return (high.v[i] & 0xF0) | low.v[i] >> 4; });
+}
+// The bytes of a table that nibbles stand for.
+CAUDAL_INLINE Bytes look_up(const uint8_t* table, const Bytes& nibbles) {
+  return map_bytes([&](int i) { return table[nibbles.v[i]]; });
 }
 template <int kIndex>
 CAUDAL_INLINE Ints byte_of(const Bytes& b) {
@@ -119,19 +128,25 @@ CAUDAL_INLINE Ints reduce_scaled(const Parts& p, const Scales& s) {
   return map_ints([&](int i) { return p.v[i] * s.v[i]; });
 }
 
-CAUDAL_INLINE Pairs load_pairs_u8(const uint8_t* p) {
+template <class Fn>
+CAUDAL_INLINE Pairs map_pairs(const Fn& fn) {
   Pairs r;
   for (int i = 0; i < 32; ++i) {
-    r.v[i] = p[i];
+    r.v[i] = static_cast<int16_t>(fn(i));
   }
   return r;
 }
+CAUDAL_INLINE Pairs load_pairs_u8(const uint8_t* p) {
+  return map_pairs([&](int i) { return p[i]; });
+}
 CAUDAL_INLINE Pairs load_pairs_s8(const uint8_t* p) {
-  Pairs r;
-  for (int i = 0; i < 32; ++i) {
-    r.v[i] = static_cast<int8_t>(p[i]);
-  }
-  return r;
+  return map_pairs([&](int i) { return static_cast<int8_t>(p[i]); });
+}
+CAUDAL_INLINE Pairs low_nibbles(const Pairs& p) {
+  return map_pairs([&](int i) { return p.v[i] & 15; });
+}
+CAUDAL_INLINE Pairs high_nibbles(const Pairs& p) {
+  return map_pairs([&](int i) { return p.v[i] >> 4; });
 }
 template <int kIndex>
 CAUDAL_INLINE Ints ints_of(const Pairs& p) {
@@ -194,6 +209,13 @@ CAUDAL_INLINE Floats load_halves(const uint8_t* p) {
 }
 CAUDAL_INLINE Floats load_bfloats(const uint8_t* p) {
   return map_floats([&](int i) { return float_of_bits(static_cast<uint32_t>(load_16(p + 2 * i)) << 16); });
+}
+// 2^(e - 128) of sixteen bytes e; the two smallest are denormal.
+CAUDAL_INLINE Floats load_powers(const uint8_t* p) {
+  return map_floats([&](int i) {
+    const uint32_t e = p[i];
+    return float_of_bits(e < 2 ? 1U << (21 + e) : (e - 1) << 23);
+  });
 }
 CAUDAL_INLINE Floats to_floats(const Ints& a) {
   return map_floats([&](int i) { return static_cast<float>(a.v[i]); });

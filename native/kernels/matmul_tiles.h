@@ -103,12 +103,13 @@ CAUDAL_INLINE void dot_quads(const Source& source, const int8_t* x, const Finish
   });
 }
 
-template <class Traits, bool kUnpacked, int kPart>
-CAUDAL_INLINE auto source_of(const uint8_t* panel, const uint8_t* unpacked, int sub) {
+template <class Traits, bool kUnpacked, int kPart, int kHalf>
+CAUDAL_INLINE auto source_of(const uint8_t* panel, const uint8_t* unpacked, int pair) {
+  const int sub = pair * 2 + kHalf;
   if constexpr (kUnpacked) {
     return UnpackedBytes{unpacked + (sub * Traits::kPlanes + kPart) * Traits::kQuads * 64};
   } else {
-    return Traits::template plane<kPart>(panel, sub);
+    return Traits::template plane<kPart, kHalf>(panel, sub);
   }
 }
 
@@ -130,12 +131,12 @@ template <class Traits, int kWidth, bool kUnpacked>
     unroll<Traits::kPlanes>([&](auto part) CAUDAL_LAMBDA {
       constexpr int kPart = decltype(part)::value;
       constexpr int kTimes = Traits::kPlanes == 2 && kPart == 0 ? 16 : 1;
-      const auto source = source_of<Traits, kUnpacked, kPart>(panel, unpacked, 0);
+      const auto source = source_of<Traits, kUnpacked, kPart, 0>(panel, unpacked, 0);
       dot_quads<8, Traits::kDepth, kWidth>(source, x, [&](auto group, const auto& parts) CAUDAL_LAMBDA {
         constexpr bool kFirst = kPart == 0 && decltype(group)::value == 0;
         constexpr bool kLast = kPart == Traits::kPlanes - 1 && decltype(group)::value == kGroups - 1;
         if constexpr (kLast) {
-          const Floats d = load_halves(panel + Traits::kFloatsAt);
+          const Floats d = Traits::scale(panel);
           unroll<kWidth>([&](auto j) CAUDAL_LAMBDA {
             Ints sum = reduce<kTimes>(parts[j]);
             if constexpr (!kFirst) {
@@ -178,7 +179,7 @@ template <class Traits, int kWidth, bool kUnpacked>
   const uint8_t* unpacked = args.unpacked;
   const int8_t* x = args.x;
   const float* scales = args.scales;
-  const int16_t* sums = Traits::kHasMin ? args.sums32 : args.sums16;
+  const int16_t* sums = Traits::kSubBlocks == 8 ? args.sums32 : args.sums16;
   const size_t ahead = args.ahead;
   Carry<kWidth, kMemory> carry(args.carry);
   Columns<Ints, kWidth, kMemory> acc;
@@ -188,22 +189,29 @@ template <class Traits, int kWidth, bool kUnpacked>
       prefetch_block<Traits::kBlockBytes / kPairs>(panel + ahead + pair * (Traits::kBlockBytes / kPairs));
       unroll<2>([&](auto half) CAUDAL_LAMBDA {
         constexpr int kHalf = decltype(half)::value;
-        const auto source = source_of<Traits, kUnpacked, 0>(panel, unpacked, pair * 2 + kHalf);
-        dot_quads<Traits::kQuads, Traits::kDepth, kWidth>(source, x, [&](auto, const auto& parts) CAUDAL_LAMBDA {
-          const Scales s = scales_of<kHalf>(Traits::scale_pairs(panel, pair));
-          unroll<kWidth>([&](auto j) CAUDAL_LAMBDA { acc.set(j, add(acc.get(j), reduce_scaled(parts[j], s))); });
+        unroll<Traits::kPlanes>([&](auto part) CAUDAL_LAMBDA {
+          constexpr int kPart = decltype(part)::value;
+          constexpr int kShift = Traits::kPlanes == 2 && kPart == 0 ? 4 : 0;
+          const auto source = source_of<Traits, kUnpacked, kPart, kHalf>(panel, unpacked, pair);
+          dot_quads<Traits::kQuads, Traits::kDepth, kWidth>(source, x, [&](auto, const auto& parts) CAUDAL_LAMBDA {
+            Scales s = scales_of<kHalf>(Traits::scale_pairs(panel, pair));
+            if constexpr (kShift > 0) {
+              s = shift_ints<kShift>(s);
+            }
+            unroll<kWidth>([&](auto j) CAUDAL_LAMBDA { acc.set(j, add(acc.get(j), reduce_scaled(parts[j], s))); });
+          });
         });
         x += Traits::kQuads * 4 * kWidth;
       });
     }
-    const Floats d = load_halves(panel + Traits::kFloatsAt);
+    const Floats d = Traits::scale(panel);
     unroll<kWidth>([&](auto j) CAUDAL_LAMBDA {
       Ints offset = ints(0);
       unroll<kPairs>([&](auto pair) CAUDAL_LAMBDA {
         const int16_t* pair_sums = sums + (pair * kWidth + j) * 2;
         if constexpr (Traits::kHasMin) {
-          offset = dot_pairs(offset, load_pairs_u8(panel + Traits::kMinsAt + pair * 32), pair_sums);
-        } else {
+          offset = dot_pairs(offset, Traits::min_pairs(panel, pair), pair_sums);
+        } else if constexpr (Traits::kZeroShift > 0) {
           offset = dot_pairs(offset, Traits::scale_pairs(panel, pair), pair_sums);
         }
       });
@@ -214,13 +222,15 @@ template <class Traits, int kWidth, bool kUnpacked>
         const Floats dmin = load_halves(panel + Traits::kFloatsAt + kHalves);
         carry.set(j, fnma(mul(dmin, x_scale), to_floats(offset), f));
       } else {
-        sum = subtract(sum, shift_ints<5>(offset));
+        if constexpr (Traits::kZeroShift > 0) {
+          sum = subtract(sum, shift_ints<Traits::kZeroShift>(offset));
+        }
         carry.set(j, fma(mul(d, x_scale), to_floats(sum), carry.get(j)));
       }
     });
     panel += Traits::kBlockBytes;
     if constexpr (kUnpacked) {
-      unpacked += 4096;
+      unpacked += Traits::kPlanes * 4096;
     }
     scales += kWidth;
     sums += kPairs * kWidth * 2;

@@ -12,16 +12,22 @@ import numpy as np
 
 from caudal.quant import FORMATS
 
-PACKED_FORMATS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16", "F32")
-RELATIVE_ERROR = 1e-5
 # Elements that share one activation scale; None where activations stay float32.
-SCALE_ELEMS = {name: 256 if name.endswith("_K") else None if "F" in name else 32 for name in PACKED_FORMATS}
+SCALE_ELEMS = {
+    **dict.fromkeys(("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4"), 32),
+    **dict.fromkeys(("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"), 256),
+    **dict.fromkeys(("F16", "BF16", "F32"), None),
+}
+PACKED_FORMATS = tuple(SCALE_ELEMS)
+RELATIVE_ERROR = 1e-5
 # How many times the root mean square of its row a value is when it is an outlier.
 OUTLIER = 4
 # Bytes of the float16 fields of a stored block.
 HALF_FIELDS = {
-    **dict.fromkeys(("Q4_0", "Q5_0", "Q8_0"), (0,)),
+    **dict.fromkeys(("Q4_0", "Q5_0", "Q8_0", "IQ4_NL", "IQ4_XS"), (0,)),
     **dict.fromkeys(("Q4_1", "Q5_1", "Q4_K", "Q5_K"), (0, 2)),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
     "Q6_K": (208,),
 }
 

@@ -7,12 +7,14 @@ from bounds import (
     PACKED_FORMATS,
     SCALE_ELEMS,
     assert_product,
+    from_bytes,
     quantized_rows,
     random_matrix,
     uniform_matrix,
 )
 
 from caudal import _native
+from caudal.quant import FORMATS
 
 ISAS = tuple(_native.available_isas())
 ROW_COUNTS = (1, 2, 5, 6, 7, 8, 13, 33)
@@ -132,6 +134,37 @@ def test_extreme_weights_and_activations_do_not_overflow(isa, code, half, sign):
         x[1::2, ::2] *= -1
         # One part in 1e5 of the terms; nothing here cancels beyond that.
         assert_product(_native.matmul(x, packed(stored), isa), quantized_rows(x, name), stored.values)
+
+
+@pytest.mark.parametrize("code", [0x00, 0x80, 0x77, 0xFF])
+@pytest.mark.parametrize("exponent", [0, 1, 2, 127, 230])
+def test_extreme_exponents_and_activations(isa, code, exponent):
+    blocks = np.full((16 * 4, 17), code, dtype=np.uint8)
+    blocks[:, 0] = exponent
+    stored = from_bytes("MXFP4", blocks.reshape(-1), 16, 128)
+    x = np.full((7, 128), 127, dtype=np.float32)
+    x[1::2, ::2] *= -1
+    matrix = packed(stored)
+    assert np.array_equal(matrix.dequantize(isa), stored.values)
+    assert_product(_native.matmul(x, matrix, isa), quantized_rows(x, "MXFP4"), stored.values)
+
+
+@pytest.mark.parametrize("name", ["Q2_K", "Q3_K", "IQ4_XS", "IQ4_NL", "MXFP4"])
+def test_any_bytes_decode_as_the_format_defines_them(isa, name):
+    """Random bytes reach every code, every integer scale and every exponent below those that overflow."""
+    block = FORMATS[name]
+    blocks = np.random.default_rng(5).integers(0, 256, (16 * 32, block.block_bytes), dtype=np.uint8)
+    for at in HALF_FIELDS.get(name, ()):
+        blocks[:, at + 1] &= 0xBF  # no infinity and no NaN
+    blocks[:, 0] = np.minimum(blocks[:, 0], 251) if name == "MXFP4" else blocks[:, 0]
+    stored = from_bytes(name, blocks.reshape(-1), 16, 32 * block.block_elems)
+    assert np.isfinite(stored.values).all()
+    assert np.array_equal(packed(stored).dequantize(isa), stored.values)
+
+
+def test_packed_matrices_are_nearly_as_small_as_stored_ones(name):
+    stored = random_matrix(name, 64, 1024)
+    assert packed(stored).nbytes <= 1.05 * len(stored.data)
 
 
 def test_zero_rows_and_the_smallest_activations_give_zero(isa, name):

@@ -38,6 +38,8 @@ std::vector<int> half_fields(Format format) {
     case Format::q4_0:
     case Format::q5_0:
     case Format::q8_0:
+    case Format::iq4_nl:
+    case Format::iq4_xs:
       return {0};
     case Format::q4_1:
     case Format::q5_1:
@@ -46,6 +48,10 @@ std::vector<int> half_fields(Format format) {
       return {0, 2};
     case Format::q6_k:
       return {208};
+    case Format::q2_k:
+      return {80, 82};
+    case Format::q3_k:
+      return {108};
     default:
       return {};
   }
@@ -59,6 +65,17 @@ uint16_t half_for(Weights kind, Random& random) {
       return static_cast<uint16_t>(0x7BFF - random.next() % 64);
     default:
       return static_cast<uint16_t>((random.next() % 2 << 15) | (0x2000 + random.next() % 0x1000));
+  }
+}
+
+uint8_t exponent_for(Weights kind, Random& random) {
+  switch (kind) {
+    case Weights::tiny_scales:
+      return static_cast<uint8_t>(random.next() % 4);  // the first two are denormal
+    case Weights::huge_scales:
+      return static_cast<uint8_t>(255 - random.next() % 16);
+    default:
+      return static_cast<uint8_t>(112 + random.next() % 32);
   }
 }
 
@@ -82,6 +99,7 @@ std::vector<uint8_t> stored_matrix(Format format, int rows, int cols, Weights ki
     }
   }
   for (size_t block = 0; block < data.size(); block += block_bytes) {
+    if (format == Format::mxfp4) data[block] = exponent_for(kind, random);
     for (const int field : half_fields(format)) {
       const uint16_t half = half_for(kind, random);
       std::memcpy(&data[block + static_cast<size_t>(field)], &half, 2);
