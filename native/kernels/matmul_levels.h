@@ -74,6 +74,10 @@ struct TraitsIq4 {
   }
   template <int kPart, int kHalf>
   CAUDAL_INLINE static auto plane(const uint8_t* p, int sub) {
+    if constexpr (kPart == 1) {
+      // Or the compiler keeps the first part's nibbles for the second one, where there are no registers for them.
+      asm volatile("" : "+r"(p));
+    }
     return LookedUp<iq4_table<kPart>()>{Nibbles{p + sub * kNibbles32}};
   }
 };
