@@ -19,7 +19,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 NATIVE := CMakeLists.txt pyproject.toml $(shell find native -type f -name '*.cpp' -o -type f -name '*.h')
 CHECKS := $(wildcard tests/kernels/native/*.cpp) $(wildcard tests/kernels/native/CMakeLists.txt)
 
-.PHONY: run test lint format native test-neon test-asan parity bench docs demo models clean help
+.PHONY: run test lint format native test-native test-neon test-asan parity bench docs demo models clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -46,6 +46,9 @@ native: $(VENV)/.build
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake -S . -B build/dev -G Ninja -DCAUDAL_WERROR=ON -DPython_EXECUTABLE="$(CURDIR)/$(PY)"
 	PATH="$(CURDIR)/$(BIN):$$PATH" cmake --build build/dev
 	ln -sf "$(CURDIR)"/build/dev/_native*.so src/caudal/
+
+test-native: $(VENV)/.build
+	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/test_native.sh
 
 test-neon: $(VENV)/.build
 	PATH="$(CURDIR)/$(BIN):$$PATH" scripts/test_neon.sh

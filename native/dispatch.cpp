@@ -13,11 +13,17 @@ extern const KernelTable kTable_scalar;
 #ifdef CAUDAL_HAVE_AVX2
 extern const KernelTable kTable_avx2;
 #endif
+#ifdef CAUDAL_HAVE_AVX_VNNI
+extern const KernelTable kTable_avx_vnni;
+#endif
 #ifdef CAUDAL_HAVE_AVX512
 extern const KernelTable kTable_avx512;
 #endif
 #ifdef CAUDAL_HAVE_NEON
 extern const KernelTable kTable_neon;
+#endif
+#ifdef CAUDAL_HAVE_NEON_I8MM
+extern const KernelTable kTable_neon_i8mm;
 #endif
 #ifdef CAUDAL_HAVE_NEON_DOTPROD
 extern const KernelTable kTable_neon_dotprod;
@@ -31,8 +37,14 @@ std::vector<const KernelTable*> runnable_tables() {
 #ifdef CAUDAL_HAVE_AVX512
   if (cpu_has_avx512_vnni()) tables.push_back(&kTable_avx512);
 #endif
+#ifdef CAUDAL_HAVE_AVX_VNNI
+  if (cpu_has_avx_vnni()) tables.push_back(&kTable_avx_vnni);
+#endif
 #ifdef CAUDAL_HAVE_AVX2
   if (cpu_has_avx2()) tables.push_back(&kTable_avx2);
+#endif
+#ifdef CAUDAL_HAVE_NEON_I8MM
+  if (cpu_has_dotprod() && cpu_has_i8mm()) tables.push_back(&kTable_neon_i8mm);
 #endif
 #ifdef CAUDAL_HAVE_NEON_DOTPROD
   if (cpu_has_dotprod()) tables.push_back(&kTable_neon_dotprod);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Build the native check programs for AArch64 and run them under qemu on three processors: everything, dot products
-# only, and the baseline. Correctness only; timings under emulation mean nothing.
+# only, and the baseline; each with the best instruction set that it has. Correctness only; timings under emulation mean nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,7 +29,7 @@ scripts/check_isa_objects.sh build/neon aarch64-linux-gnu-nm
 jobs=$(
   for source in tests/kernels/native/*.cpp; do
     check=build/neon/$(basename "$source" .cpp)
-    printf '%s\n' "max $check neon_dotprod" "cortex-a76 $check neon_dotprod" "cortex-a72 $check neon"
+    printf '%s\n' "max $check neon_i8mm" "cortex-a76 $check neon_dotprod" "cortex-a72 $check neon"
   done
 )
 xargs -P "$(nproc)" -L 1 sh -c '

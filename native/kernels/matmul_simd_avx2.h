@@ -1,6 +1,7 @@
-// Primitives of matmul_impl.h for AVX2 + FMA + F16C. Sixteen lanes are two registers.
+// Primitives of matmul_impl.h for AVX2 + FMA + F16C, with and without AVX-VNNI. Sixteen lanes are two registers.
 //
-// Without VNNI a byte product is vpmaddubsw, which leaves int16 pair sums. They are added up in int16 as
+// With it (vpdpbusd) four byte products are added to an int32 without loss, so weights may have all eight bits.
+// Without it a byte product is vpmaddubsw, which leaves int16 pair sums. They are added up in int16 as
 // deep as the bits of the weights allow (activations stay within +-127): 8 quads of 4 bits reach 30480,
 // 4 of 5 bits 31496, 2 of 6 bits 32004. The horizontal add and the multiplication with an integer scale are
 // then one vpmaddwd.
@@ -20,9 +21,15 @@ namespace mm {
 
 constexpr int kTileWidth = 6;
 constexpr int kDepth4 = 8;
+#ifdef CAUDAL_AVX_VNNI
+constexpr int kDepth5 = 8;
+constexpr int kDepth6 = 8;
+constexpr bool kSplitQ8 = false;
+#else
 constexpr int kDepth5 = 4;
 constexpr int kDepth6 = 2;
 constexpr bool kSplitQ8 = true;  // Q8_0 as two planes of nibbles
+#endif
 constexpr int kZeroShiftQ8 = 7;  // its zero point is 1 << 7
 // From how many tiles on weights of so many bits are unpacked to scratch first; 0 is never. Nibbles are cheap to
 // unpack.
@@ -38,15 +45,20 @@ struct Ints {
 struct Floats {
   __m256 lo, hi;
 };  // 16 float32
-struct Parts {
-  __m256i lo, hi;
-};  // 16 rows x 2 int16 sums
 struct Pairs {
   __m256i lo, hi;
 };  // 16 rows x 2 int16
+#ifdef CAUDAL_AVX_VNNI
+using Parts = Ints;
+using Scales = Ints;
+#else
+struct Parts {
+  __m256i lo, hi;
+};  // 16 rows x 2 int16 sums
 struct Scales {
   __m256i lo, hi;
 };  // 16 rows x the same int16 twice
+#endif
 
 CAUDAL_INLINE __m256i broadcast32(const void* p) {
   int32_t v;
@@ -127,6 +139,31 @@ CAUDAL_INLINE Ints byte_at(Bytes b, int index) {
   return {_mm256_and_si256(_mm256_srl_epi32(b.lo, shift), mask), _mm256_and_si256(_mm256_srl_epi32(b.hi, shift), mask)};
 }
 
+#ifdef CAUDAL_AVX_VNNI
+
+CAUDAL_INLINE Parts dot(Parts acc, Bytes w, const int8_t* x) {
+  const __m256i a = broadcast32(x);
+  acc.lo = _mm256_dpbusd_avx_epi32(acc.lo, w.lo, a);
+  pin(acc.lo);
+  acc.hi = _mm256_dpbusd_avx_epi32(acc.hi, w.hi, a);
+  pin(acc.hi);
+  return acc;
+}
+CAUDAL_INLINE Parts dot_first(Bytes w, const int8_t* x) {
+  return dot({_mm256_setzero_si256(), _mm256_setzero_si256()}, w, x);
+}
+// The sum of each row's parts, times a constant.
+template <int kTimes>
+CAUDAL_INLINE Ints reduce(Parts p) {
+  static_assert(kTimes == 1, "only nibble planes are weighted");
+  return p;
+}
+CAUDAL_INLINE Ints reduce_scaled(Parts p, Scales s) {
+  return {_mm256_mullo_epi32(p.lo, s.lo), _mm256_mullo_epi32(p.hi, s.hi)};
+}
+
+#else
+
 CAUDAL_INLINE Parts dot_first(Bytes w, const int8_t* x) {
   const __m256i a = broadcast32(x);
   Parts r{_mm256_maddubs_epi16(w.lo, a), _mm256_maddubs_epi16(w.hi, a)};
@@ -152,6 +189,8 @@ CAUDAL_INLINE Ints reduce_scaled(Parts p, Scales s) {
   return {_mm256_madd_epi16(p.lo, s.lo), _mm256_madd_epi16(p.hi, s.hi)};
 }
 
+#endif
+
 CAUDAL_INLINE Pairs load_pairs_u8(const uint8_t* p) {
   return {_mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
           _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16)))};
@@ -159,20 +198,6 @@ CAUDAL_INLINE Pairs load_pairs_u8(const uint8_t* p) {
 CAUDAL_INLINE Pairs load_pairs_s8(const uint8_t* p) {
   return {_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
           _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 16)))};
-}
-template <int kIndex>
-CAUDAL_INLINE Scales scales_of(Pairs p) {
-  if constexpr (kIndex == 0) {
-    return {_mm256_blend_epi16(p.lo, _mm256_slli_epi32(p.lo, 16), 0xAA),
-            _mm256_blend_epi16(p.hi, _mm256_slli_epi32(p.hi, 16), 0xAA)};
-  } else {
-    return {_mm256_blend_epi16(p.lo, _mm256_srli_epi32(p.lo, 16), 0x55),
-            _mm256_blend_epi16(p.hi, _mm256_srli_epi32(p.hi, 16), 0x55)};
-  }
-}
-template <int kShift>
-CAUDAL_INLINE Scales shift_ints(Scales s) {
-  return {_mm256_slli_epi16(s.lo, kShift), _mm256_slli_epi16(s.hi, kShift)};
 }
 CAUDAL_INLINE Pairs low_nibbles(Pairs p) {
   const __m256i mask = _mm256_set1_epi16(15);
@@ -187,6 +212,27 @@ CAUDAL_INLINE Ints ints_of(Pairs p) {
     return {_mm256_srai_epi32(p.lo, 16), _mm256_srai_epi32(p.hi, 16)};
   }
 }
+#ifdef CAUDAL_AVX_VNNI
+template <int kIndex>
+CAUDAL_INLINE Scales scales_of(Pairs p) {
+  return ints_of<kIndex>(p);
+}
+#else
+template <int kIndex>
+CAUDAL_INLINE Scales scales_of(Pairs p) {
+  if constexpr (kIndex == 0) {
+    return {_mm256_blend_epi16(p.lo, _mm256_slli_epi32(p.lo, 16), 0xAA),
+            _mm256_blend_epi16(p.hi, _mm256_slli_epi32(p.hi, 16), 0xAA)};
+  } else {
+    return {_mm256_blend_epi16(p.lo, _mm256_srli_epi32(p.lo, 16), 0x55),
+            _mm256_blend_epi16(p.hi, _mm256_srli_epi32(p.hi, 16), 0x55)};
+  }
+}
+template <int kShift>
+CAUDAL_INLINE Scales shift_ints(Scales s) {
+  return {_mm256_slli_epi16(s.lo, kShift), _mm256_slli_epi16(s.hi, kShift)};
+}
+#endif
 // acc + pair . (x[0], x[1])
 CAUDAL_INLINE Ints dot_pairs(Ints acc, Pairs p, const int16_t* x) {
   const __m256i a = broadcast32(x);

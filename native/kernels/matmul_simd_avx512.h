@@ -92,9 +92,19 @@ CAUDAL_INLINE Ints byte_at(Bytes b, int index) {
   return {_mm512_and_si512(_mm512_srl_epi32(b.v, _mm_cvtsi32_si128(8 * index)), _mm512_set1_epi32(255))};
 }
 
-// In assembler, because compilers spend a register and an instruction on the broadcast.
+// In assembler, because compilers spend a register and an instruction on the broadcast. Tests replace these two where
+// they emulate the instruction set.
+#ifndef CAUDAL_EMULATED
+CAUDAL_INLINE void add_byte_products(__m512i& acc, __m512i w, const int8_t* x) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*reinterpret_cast<const int32_t(*)[1]>(x)));
+}
+CAUDAL_INLINE void add_word_products(__m512i& acc, __m512i w, const int16_t* x) {
+  asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(w), "m"(*reinterpret_cast<const int16_t(*)[2]>(x)));
+}
+#endif
+
 CAUDAL_INLINE Parts dot(Parts acc, Bytes w, const int8_t* x) {
-  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc.v) : "v"(w.v), "m"(*reinterpret_cast<const int32_t(*)[1]>(x)));
+  add_byte_products(acc.v, w.v, x);
   return acc;
 }
 CAUDAL_INLINE Parts dot_first(Bytes w, const int8_t* x) { return dot({_mm512_setzero_si512()}, w, x); }
@@ -128,7 +138,7 @@ CAUDAL_INLINE Scales scales_of(Pairs p) {
 }
 // acc + pair . (x[0], x[1])
 CAUDAL_INLINE Ints dot_pairs(Ints acc, Pairs p, const int16_t* x) {
-  asm("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(acc.v) : "v"(p.v), "m"(*reinterpret_cast<const int16_t(*)[2]>(x)));
+  add_word_products(acc.v, p.v, x);
   return acc;
 }
 

@@ -4,6 +4,10 @@
 // and order. So every tile width, every path and every instruction set give the same bits.
 #pragma once
 
+#ifdef __ARM_FEATURE_MATMUL_INT8
+#include "matmul_quad_pairs.h"
+#endif
+
 namespace caudal {
 namespace {
 namespace mm {
@@ -85,6 +89,11 @@ CAUDAL_INLINE void prefetch_block(const uint8_t* p) {
 // Dot products of kQuads quads with W columns; `finish(group, parts)` after every kDepth quads.
 template <int kQuads, int kDepth, int kWidth, class Source, class Finish>
 CAUDAL_INLINE void dot_quads(const Source& source, const int8_t* x, const Finish& finish) {
+#ifdef __ARM_FEATURE_MATMUL_INT8
+  if constexpr (kWidth > 1) {
+    return dot_quad_pairs<kQuads, kDepth, kWidth>(source, x, finish);
+  }
+#endif
   unroll<kQuads / kDepth>([&](auto group) CAUDAL_LAMBDA {
     Parts parts[kWidth];
     unroll<kDepth>([&](auto step) CAUDAL_LAMBDA {

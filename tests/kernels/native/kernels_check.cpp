@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "dispatch.h"
 #include "memory.h"
+#include "tables.h"
 
 namespace {
 
@@ -197,10 +197,9 @@ void check_activations(const KernelTable& kernels, const KernelTable& oracle) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   const KernelTable& oracle = caudal::kernel_table("scalar");
-  for (const std::string& isa : caudal::available_isas()) {
-    const KernelTable& kernels = caudal::kernel_table(isa);
+  for (const KernelTable& kernels : caudal::tables_to_check(argc, argv)) {
     for (bool f32 : {false, true}) {
       check_attention(kernels, oracle, {64, 3, 3, 32, 70, 1, 0, 0.0f, f32});
       check_attention(kernels, oracle, {128, 2, 6, 32, 33, 33, 0, 0.0f, f32});
@@ -210,7 +209,7 @@ int main() {
     }
     check_norm_and_rope(kernels, oracle);
     check_activations(kernels, oracle);
-    std::printf("%s checked\n", isa.c_str());
+    std::printf("%s checked\n", kernels.name);
   }
   return failures;
 }

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "dispatch.h"
 #include "packed_matrix.h"
+#include "tables.h"
 
 namespace {
 
@@ -235,26 +235,18 @@ int check_format(const KernelTable& table, const KernelTable& scalar, Format for
   return failures;
 }
 
-// The named set, or all that run here; the scalar one is compared with itself only where it is alone.
-std::vector<std::string> sets_to_check(int argc, char** argv) {
-  if (argc > 1) return {argv[1]};
-  std::vector<std::string> sets = available_isas();
-  if (sets.size() > 1) sets.pop_back();
-  return sets;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   const KernelTable& scalar = kernel_table("scalar");
   int failures = 0;
-  for (const std::string& isa : sets_to_check(argc, argv)) {
+  for (const KernelTable& table : tables_to_check(argc, argv)) {
     Random random;
     int wrong = 0;
     for (int f = 0; f < kNumFormats; ++f) {
-      wrong += check_format(kernel_table(isa), scalar, static_cast<Format>(f), random);
+      wrong += check_format(table, scalar, static_cast<Format>(f), random);
     }
-    std::printf("matmul %s: %s\n", isa.c_str(), wrong == 0 ? "same bits as scalar" : "DIFFERENT");
+    std::printf("matmul %s: %s\n", table.name, wrong == 0 ? "same bits as scalar" : "DIFFERENT");
     failures += wrong;
   }
   return failures == 0 ? 0 : 1;
