@@ -1,7 +1,7 @@
-"""Make README's table from bench/results, so that no figure is typed by hand.
+"""Make the documents' tables from bench/results, so that no figure is typed by hand.
 
-    python bench/report.py            print the table
-    python bench/report.py --write    put it between the markers in README.md and README.es.md
+    python bench/report.py            print the tables
+    python bench/report.py --write    put them between the markers in README.md, docs/load.md and the Spanish ones
     python bench/report.py --check    fail if they hold anything else
 
 The last line of compare.jsonl for each model and test counts, among those of the last line's processor and of runs
@@ -13,12 +13,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from load_table import load_table
 from machine import RESULTS, ROOT
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
-READMES = ("README.md", "README.es.md")
 WORDS = {
     "README.md": {
         "model": "model", "test": "test", "ratio": "ratio", "none": "Not measured yet.",
@@ -81,14 +84,22 @@ def best_extension(llama_cpp_info: dict[str, str]) -> str:
     return next((name for name in ("AVX512", "AVX2", "AVX", "NEON") if name in on), "this machine").lower()
 
 
-def with_table(readme: str) -> tuple[str, str]:
-    """Return a README as it is, and as it should be."""
-    text = (ROOT / readme).read_text()
+TABLES: dict[str, Callable[[], str]] = {
+    "README.md": lambda: table("README.md"),
+    "README.es.md": lambda: table("README.es.md"),
+    "docs/load.md": lambda: load_table("en"),
+    "docs/load.es.md": lambda: load_table("es"),
+}
+
+
+def with_table(document: str) -> tuple[str, str]:
+    """Return a document as it is, and as it should be."""
+    text = (ROOT / document).read_text()
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        sys.exit(f"{readme} has no {BEGIN} … {END}")
-    return text, f"{before}{BEGIN}\n{table(readme)}\n{END}{after}"
+        sys.exit(f"{document} has no {BEGIN} … {END}")
+    return text, f"{before}{BEGIN}\n{TABLES[document]()}\n{END}{after}"
 
 
 def main() -> None:
@@ -98,14 +109,14 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     if not options.write and not options.check:
-        print(table("README.md"))
+        print(table("README.md"), load_table("en"), sep="\n\n")
         return
-    for readme in READMES:
-        found, wanted = with_table(readme)
+    for document in TABLES:
+        found, wanted = with_table(document)
         if options.check and found != wanted:
-            sys.exit(f"{readme}: its table is not that of bench/results; run python bench/report.py --write")
+            sys.exit(f"{document}: its table is not that of bench/results; run python bench/report.py --write")
         if options.write:
-            (ROOT / readme).write_text(wanted)
+            (ROOT / document).write_text(wanted)
 
 
 if __name__ == "__main__":

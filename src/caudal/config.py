@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 
@@ -31,6 +32,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             shortened to what the KV cache can hold.
         max_num_seqs: most sequences in one step.
         max_num_batched_tokens: most tokens in one step.
+        prefill_per_decode: most work on prompts in a step beside those who generate, as a multiple of the work for
+            them: a smaller one keeps their tokens coming, a larger one brings first tokens sooner; 0 is no limit.
         max_queue_len: most requests waiting; the next one is refused as Overloaded.
         block_size: tokens in a KV block, 16 or 32.
         kv_cache_bytes: address space for the KV cache; None plans it from free memory.
@@ -46,6 +49,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
+    prefill_per_decode: float = 2.5
     max_queue_len: int = 1024
     block_size: int = 32
     kv_cache_bytes: int | None = None
@@ -71,6 +75,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             if value is not None and value < 1:
                 message = f"{name} is {value}; expected at least 1"
                 raise ConfigError(message)
+        if not 0 <= self.prefill_per_decode < math.inf:
+            message = f"prefill_per_decode is {self.prefill_per_decode}; expected a number from 0 (no limit) up"
+            raise ConfigError(message)
         if self.max_num_seqs > self.max_num_batched_tokens:
             message = (
                 f"max_num_seqs is {self.max_num_seqs} but max_num_batched_tokens is {self.max_num_batched_tokens}; "

@@ -148,7 +148,8 @@ class LLM:
 
     Args:
         model: a path, a demo model's name or a name in the Hugging Face cache.
-        options: fields of EngineConfig.
+        options: fields of EngineConfig. `prefill_per_decode` is 0 here if not given: what waits is a whole batch, not
+            the reader of each token.
 
     Raises:
         ModelNotFound: the name leads to no file.
@@ -158,7 +159,7 @@ class LLM:
 
     def __init__(self, model: str | Path, **options: Any) -> None:
         path = model if isinstance(model, Path) else resolve(model)
-        config = EngineConfig(model_path=str(path), **options)
+        config = EngineConfig(model_path=str(path), **({"prefill_per_decode": 0} | options))
         with open_checkpoint(path) as checkpoint:
             self.tokenizer: Tokenizer = load_tokenizer(checkpoint.metadata, path=path)
             self.engine: Engine = load_engine_from(checkpoint, config)

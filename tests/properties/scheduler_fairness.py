@@ -66,6 +66,59 @@ def decoding_goes_on_during_a_long_prompt(core=CORE):
         assert any(row.seq_id == 0 and row.samples for row in plan.rows), "a decoding sequence missed a step"
 
 
+def paced_scene(core, num_chats):
+    """Chats that generate, under a pace of twice their work; attention costs as much as a token every 1000 tokens."""
+    more = {"prefill_per_decode": 2, "context_per_token": 1000, "max_model_len": 8000}
+    scene = Scene(core, num_blocks=8000, max_num_seqs=32, max_num_batched_tokens=512, **more)
+    for index in range(num_chats):
+        scene.add(f"chat {index}", 4, max_tokens=2000)
+    scene.step()
+    return scene
+
+
+def those_who_generate_keep_their_rhythm_beside_a_long_prompt(core=CORE):
+    scene = paced_scene(core, 24)
+    scene.add("long", 3000)
+    chunks = []
+    while "long" not in scene.first_token:
+        plan = scene.step()
+        long = next(row for row in plan.rows if row.seq_id == 24)
+        assert len(plan.rows) == 25, "a decoding sequence missed a step"
+        assert long.num_tokens * (1 + long.start / 1000) <= 2 * 24 * 1.2, (
+            "a step took much longer than without the prompt"
+        )
+        chunks.append(long.num_tokens)
+    assert chunks[0] == 48, "the pace of 24 chats is not used"
+    assert len(chunks) <= 3000 * 2.5 / 48 * 1.2, "a long prompt was slower than the pace"
+
+
+def few_who_generate_do_not_make_a_prompt_crawl(core=CORE):
+    scene = paced_scene(core, 1)
+    scene.add("prompt", 320)
+    while "prompt" not in scene.first_token:
+        scene.step()
+    assert scene.first_token["prompt"] <= 1 + 320 * 1.5 / 32, "a prompt crawled beside a single chat"
+
+
+def nobody_paces_a_prompt_alone(core=CORE):
+    scene = Scene(core, max_num_seqs=8, max_num_batched_tokens=512, prefill_per_decode=2, context_per_token=10)
+    scene.add("long", 1500)
+    assert scene.step().num_tokens == 512, "a prompt was slowed for nobody"
+    assert scene.step().num_tokens == 512, "a prompt was slowed for nobody"
+
+
+def a_short_prompt_passes_a_long_one_at_a_pace(core=CORE):
+    scene = paced_scene(core, 16)
+    scene.add("long", 3000)
+    for _ in range(20):
+        scene.step()
+    scene.add("short", 40)
+    before = scene.steps
+    while "short" not in scene.first_token:
+        scene.step()
+    assert scene.first_token["short"] - before <= 4, "a short prompt waited for a long one"
+
+
 def a_busy_tenant_does_not_take_the_tokens_of_another(core=CORE):
     scene = Scene(core, max_num_seqs=16, max_num_batched_tokens=64)
     for index in range(12):
@@ -179,6 +232,10 @@ SCENARIOS = (
     a_long_prompt_does_not_stall_a_short_one,
     short_prompts_do_not_starve_a_long_one,
     decoding_goes_on_during_a_long_prompt,
+    those_who_generate_keep_their_rhythm_beside_a_long_prompt,
+    few_who_generate_do_not_make_a_prompt_crawl,
+    nobody_paces_a_prompt_alone,
+    a_short_prompt_passes_a_long_one_at_a_pace,
     a_busy_tenant_does_not_take_the_tokens_of_another,
     a_busy_tenant_does_not_take_the_slots_of_another,
     tenants_get_equal_shares,

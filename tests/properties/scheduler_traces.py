@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+from caudal.core.prefill_pace import MIN_WORK
 from caudal.core.request import Request
 from caudal.core.scheduler import Scheduler, SchedulerConfig
 from caudal.core.step_plan import KVGroup
@@ -124,6 +125,7 @@ def make_trace(rng):
         aborts.setdefault(step, []).append((victim, rng.choice(["plan", "compute", "commit"])))
     failures = frozenset(rng.sample(range(12), 1)) if rng.random() < 0.1 else frozenset()
     config["num_speculative_tokens"] = rng.choice([0, 0, 1, 3, 7, 7])
+    config |= {"prefill_per_decode": rng.choice([0, 0, 0, 1, 2.5]), "context_per_token": rng.choice([0, 1, 2])}
     return Trace(config, tuple(groups), tuple(requests), aborts, failures, has_seer=rng.random() < 0.7)
 
 
@@ -369,7 +371,7 @@ class Run:
         self.events["drafts"] += 1
 
     def check_work(self, plan, rows, running):
-        """Decoding sequences always run; the budget is used as far as there are blocks."""
+        """Decoding sequences always run; the budget is used as far as there are blocks and the pace allows."""
         for seq in running.values():
             if len(seq.token_ids) - seq.num_computed_tokens == 1:
                 assert seq.seq_id in rows, "a decoding sequence was left out"
@@ -377,7 +379,19 @@ class Run:
             seq.seq_id in rows and rows[seq.seq_id].start + rows[seq.seq_id].num_tokens >= len(seq.token_ids)
             for seq in running.values()
         )
-        if plan.num_tokens < self.trace.config["max_num_batched_tokens"] and not is_done:
+        config = self.trace.config
+        decoding = [seq for seq in running.values() if len(seq.token_ids) - seq.num_computed_tokens == 1]
+        if config["prefill_per_decode"] and config["context_per_token"] and decoding:
+            # All contexts here are short, so that MIN_WORK pays for the chunk: 32 tokens' work, or one token.
+            for row in plan.rows:
+                work = row.num_tokens * (config["context_per_token"] + row.start) / config["context_per_token"]
+                assert row.num_tokens == 1 or work <= MIN_WORK, "a chunk that keeps others waiting"
+            self.events["paced steps"] += not is_done
+            is_free = min(pool.num_free for pool in self.scheduler.kv.pools) > 0
+            has_room = len(decoding) < config["max_num_batched_tokens"]
+            if is_free and has_room and len(decoding) < len(running):
+                assert len(plan.rows) > len(decoding), "no prompt goes on"
+        elif plan.num_tokens < config["max_num_batched_tokens"] and not is_done:
             assert min(pool.num_free for pool in self.scheduler.kv.pools) == 0, "budget and blocks left unused"
             self.events["short of blocks"] += 1
         self.events["preemptions"] = self.scheduler.stats().num_preemptions

@@ -171,6 +171,14 @@ BUGS = (
         "            if self._is_being_computed(",
         "            if False and self._is_being_computed(",
     ),
+    # The pace of prompts
+    Bug("few decoding rows stop a prompt", "prefill_pace.py", "max(MIN_WORK, int(", "max(1, int("),
+    Bug("the pace is the least", "prefill_pace.py", "max(MIN_WORK, int(self.per_decode * work))", "MIN_WORK"),
+    Bug("the pace holds where nobody decodes", "prefill_pace.py", "not rows or ", ""),
+    Bug("a deep prompt costs no more", "prefill_pace.py", "(self.context_per_token + start)", "self.context_per_token"),
+    Bug("a very deep prompt gets nothing", "prefill_pace.py", "return max(1, work *", "return max(0, work *"),
+    Bug("the pace is forgotten", "scheduler.py", "        if work is not None:", "        if False:"),
+    Bug("the oldest prompt takes all", "fairness.py", "if not others else -(-budget // 2)", "if True else 0"),
     # The scheduler
     Bug(
         "the budget is one too large",

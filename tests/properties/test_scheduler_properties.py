@@ -45,6 +45,7 @@ def test_the_traces_reach_what_they_are_meant_to_reach():
         "cached tokens",
         "shared blocks",
         "mixed steps",
+        "paced steps",
         "short of blocks",
         "blocks out of the window",
         "abort before plan",

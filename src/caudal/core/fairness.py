@@ -79,7 +79,7 @@ class FairShare:
     def _split(self, budget: int, members: list[Sequence], shares: dict[int, int]) -> None:
         """Divide one tenant's tokens: half for the oldest, then the shortest first, then the oldest again."""
         oldest, *others = members
-        half = budget if not others else max(-(-budget // 2), min(budget, self.quantum))
+        half = budget if not others else -(-budget // 2)
         head_start = min(half, oldest.num_remaining_tokens)
         left = budget - head_start
         for seq in sorted(others, key=lambda seq: seq.num_remaining_tokens):

@@ -7,9 +7,9 @@ Pure: no tensors, no clock, no randomness; the same calls give the same plans. A
     updates = scheduler.commit(plan, sampled)
 
 There is no prefill phase and no decode phase: each sequence has tokens known and tokens computed, and a step moves the
-second towards the first. Sequences with one token to go (decoding) come first; the rest of the token budget goes to
-the others as `fairness` says, and what little `speculation` uses comes from what is left. Requests may be added and
-aborted at any time, also between `schedule` and `commit`.
+second towards the first. Sequences with one token to go (decoding) come first; the rest of the token budget, or as
+much of it as `prefill_pace` allows, goes to the others as `fairness` says, and what little `speculation` uses comes from
+what is left. Requests may be added and aborted at any time, also between `schedule` and `commit`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from caudal.core.admission import Admission
 from caudal.core.fairness import FairShare
 from caudal.core.kv_cache import KVCache
+from caudal.core.prefill_pace import PrefillPace
 from caudal.core.request import FinishReason, Sequence, SequenceUpdate, Status
 from caudal.core.speculation import Speculation
 from caudal.core.step_plan import PlannedRow, StepPlan
@@ -47,6 +48,7 @@ class SchedulerConfig:
         max_queue_len: most requests beyond those that can run at once; the next is refused as Overloaded.
         enable_prefix_caching: reuse the blocks of a common beginning.
         num_speculative_tokens: most tokens guessed for a sequence in a step; 0 is no speculation.
+        prefill_per_decode, context_per_token: of the PrefillPace.
     """
 
     max_num_seqs: int = 64
@@ -56,6 +58,8 @@ class SchedulerConfig:
     max_queue_len: int = 1024
     enable_prefix_caching: bool = True
     num_speculative_tokens: int = 0
+    prefill_per_decode: float = 0
+    context_per_token: int = 0
 
     def __post_init__(self) -> None:
         """Raise ConfigError if a value makes no sense."""
@@ -107,6 +111,7 @@ class Scheduler:
         self._speculation = Speculation(
             config.num_speculative_tokens, config.max_num_batched_tokens, config.block_size, self.max_model_len
         )
+        self._pace = PrefillPace(config.prefill_per_decode, config.context_per_token)
         self._by_request_id: dict[str, Sequence] = {}
         self._by_seq_id: dict[int, Sequence] = {}
         self._in_flight: StepPlan | None = None
@@ -255,11 +260,16 @@ class Scheduler:
     def _plan_prefills(self, rows: list[PlannedRow], prefilling: list[Sequence]) -> None:
         """Share what is left of the budget, as far as blocks allow. If that plans nothing, preempt and try again."""
         budget = self.config.max_num_batched_tokens - len(rows)
+        work = self._pace.work_beside(rows)
+        if work is not None:
+            budget = min(budget, work)
         while True:
             shares = self._fair_share.share(budget, prefilling)
             for seq in prefilling:
                 start = seq.num_computed_tokens
-                end = min(start + shares.get(seq.seq_id, 0), self.kv.max_reach(seq))
+                share = shares.get(seq.seq_id, 0)
+                num_tokens = share if work is None else self._pace.tokens(share, start)
+                end = min(start + num_tokens, self.kv.max_reach(seq))
                 if end > start and self.kv.grow(seq, end):
                     rows.append(self._row(seq, end))
             if rows:

@@ -66,6 +66,8 @@ class Engine:
                 max_queue_len=config.max_queue_len,
                 enable_prefix_caching=config.enable_prefix_caching,
                 num_speculative_tokens=config.num_speculative_tokens,
+                prefill_per_decode=config.prefill_per_decode,
+                context_per_token=runner.context_per_token,
             ),
             runner.groups,
         )

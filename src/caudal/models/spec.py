@@ -78,6 +78,20 @@ class DecoderSpec:
             for layer in self.layers
         )
 
+    @property
+    def macs_per_token(self) -> int:
+        """Products of a token with the weights of all layers."""
+        width = self.hidden_size
+        return sum(
+            width * (2 * layer.head_size * (layer.num_heads + layer.num_kv_heads) + 3 * layer.ffn_size)
+            for layer in self.layers
+        )
+
+    @property
+    def macs_per_context_token(self) -> int:
+        """Products of attention for each token that a query sees, in the layers that see all."""
+        return sum(2 * layer.num_heads * layer.head_size for layer in self.layers if layer.window is None)
+
     def attention(self, index: int) -> AttentionSpec:
         """Return the attention of layer `index` as a backend wants it."""
         layer = self.layers[index]
