@@ -32,7 +32,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             shortened to what the KV cache can hold.
         max_num_seqs: most sequences in one step.
         max_num_batched_tokens: most tokens in one step.
-        prefill_per_decode: most work on prompts in a step beside those who generate, as a multiple of the work for
+        prefill_per_decode: most work of a step on each prompt while others generate, as a multiple of the work for
             them: a smaller one keeps their tokens coming, a larger one brings first tokens sooner; 0 is no limit.
         max_queue_len: most requests waiting; the next one is refused as Overloaded.
         block_size: tokens in a KV block, 16 or 32.
@@ -49,7 +49,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512
-    prefill_per_decode: float = 2.5
+    prefill_per_decode: float = 1.5
     max_queue_len: int = 1024
     block_size: int = 32
     kv_cache_bytes: int | None = None

@@ -100,6 +100,14 @@ def few_who_generate_do_not_make_a_prompt_crawl(core=CORE):
     assert scene.first_token["prompt"] <= 1 + 320 * 1.5 / 32, "a prompt crawled beside a single chat"
 
 
+def the_more_wait_the_more_of_the_step_is_theirs(core=CORE):
+    scene = paced_scene(core, 24)
+    for index in range(6):
+        scene.add(f"prompt {index}", 600)
+    plan = scene.step()
+    assert plan.num_tokens == 24 + 6 * 48, "six who wait were treated as one"
+
+
 def nobody_paces_a_prompt_alone(core=CORE):
     scene = Scene(core, max_num_seqs=8, max_num_batched_tokens=512, prefill_per_decode=2, context_per_token=10)
     scene.add("long", 1500)
@@ -234,6 +242,7 @@ SCENARIOS = (
     decoding_goes_on_during_a_long_prompt,
     those_who_generate_keep_their_rhythm_beside_a_long_prompt,
     few_who_generate_do_not_make_a_prompt_crawl,
+    the_more_wait_the_more_of_the_step_is_theirs,
     nobody_paces_a_prompt_alone,
     a_short_prompt_passes_a_long_one_at_a_pace,
     a_busy_tenant_does_not_take_the_tokens_of_another,

@@ -174,6 +174,7 @@ BUGS = (
     # The pace of prompts
     Bug("few decoding rows stop a prompt", "prefill_pace.py", "max(MIN_WORK, int(", "max(1, int("),
     Bug("the pace is the least", "prefill_pace.py", "max(MIN_WORK, int(self.per_decode * work))", "MIN_WORK"),
+    Bug("those who wait count as one", "prefill_pace.py", "num_prompts * max(", "max("),
     Bug("the pace holds where nobody decodes", "prefill_pace.py", "not rows or ", ""),
     Bug("a deep prompt costs no more", "prefill_pace.py", "(self.context_per_token + start)", "self.context_per_token"),
     Bug("a very deep prompt gets nothing", "prefill_pace.py", "return max(1, work *", "return max(0, work *"),

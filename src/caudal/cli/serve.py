@@ -20,7 +20,7 @@ capacity_options = chain(
     option(EngineConfig, "max_num_batched_tokens", "--max-num-batched-tokens", type=int,
            help="Most tokens in one step."),
     option(EngineConfig, "prefill_per_decode", "--prefill-per-decode", type=float,
-           help="Work on prompts in a step beside those who generate, as a multiple of theirs; 0 is no limit."),
+           help="Most work of a step on each prompt while others generate, as a multiple of theirs; 0 is no limit."),
     option(EngineConfig, "max_queue_len", "--max-queue-len", type=int,
            help="Most requests waiting; the next is refused with 429."),
     option(EngineConfig, "block_size", "--block-size", type=int, help="Tokens in a KV cache block: 16 or 32."),

@@ -260,7 +260,7 @@ class Scheduler:
     def _plan_prefills(self, rows: list[PlannedRow], prefilling: list[Sequence]) -> None:
         """Share what is left of the budget, as far as blocks allow. If that plans nothing, preempt and try again."""
         budget = self.config.max_num_batched_tokens - len(rows)
-        work = self._pace.work_beside(rows)
+        work = self._pace.work_beside(rows, len(prefilling))
         if work is not None:
             budget = min(budget, work)
         while True:
