@@ -16,6 +16,7 @@ from urllib.request import urlopen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from rivals import Flags
 
@@ -84,14 +85,21 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Any, address: re.Pa
     sys.exit(f"the server did not start within {START_S} s (exit code {process.poll()}):\n{log.read()[-2000:]}")
 
 
-def caudal_server(model: Path, threads: int, arguments: list[str]) -> Any:
-    """Start `caudal serve` of this checkout; a context manager."""
-    command = [sys.executable, "-m", "caudal.cli.main", "serve", str(model), "--port", "0", "-t", str(threads)]
-    return _started([*command, *arguments], {}, re.compile(r"ready on http://([\d.]+):(\d+)"))
+def python_server(arguments: list[str], environment: Mapping[str, str]) -> AbstractContextManager[Server]:
+    """Start Caudal's server by a command line of this Python."""
+    return _started([sys.executable, *arguments], environment, re.compile(r"ready on http://([\d.]+):(\d+)"))
 
 
-def llama_server(python: str, model: Path, threads: int, arguments: list[str], flags: Flags) -> Any:
-    """Start llama-server under a Python that has xllamacpp; a context manager."""
+def caudal_server(model: Path, threads: int, arguments: list[str]) -> AbstractContextManager[Server]:
+    """Start `caudal serve` of this checkout."""
+    command = ["-m", "caudal.cli.main", "serve", str(model), "--port", "0", "-t", str(threads)]
+    return python_server([*command, *arguments], {})
+
+
+def llama_server(
+    python: str, model: Path, threads: int, arguments: list[str], flags: Flags
+) -> AbstractContextManager[Server]:
+    """Start llama-server under a Python that has xllamacpp."""
     command = [python, str(HERE / "llama_server.py"), str(model), "-t", str(threads), *arguments]
     command += ["--flash-attn", flags.flash_attention]
     environment = {"GGML_CPU_TILED_MM": flags.tiled}

@@ -140,3 +140,19 @@ def test_tables_show_what_was_measured(bench, tmp_path, monkeypatch):
     for block in text.split("\n\n"):
         widths = {line.count("|") for line in block.splitlines() if line.startswith("|")}
         assert len(widths) <= 1, block
+
+
+def test_the_engine_of_the_streaming_bench_keeps_its_pace(bench):
+    messages, sampling = bench("caudal.messages"), bench("caudal.sampling_params")
+    engine = bench("paced_engine").PacedEngine(2000)
+    for name in "ab":
+        params = sampling.SamplingParams(max_tokens=20)
+        engine.add_request(messages.AddRequest(request_id=name, prompt_token_ids=[1], params=params))
+    start_s = bench("time").perf_counter()
+    steps = []
+    while engine.has_work:
+        steps.append(engine.step())
+    assert bench("time").perf_counter() - start_s >= 19 * 2 / 2000  # the first step does not wait
+    assert len(steps) == 20
+    assert [update.finish_reason for update in steps[-1]] == ["length", "length"]
+    assert all(len(update.token_ids) == 1 for update in steps[3])
