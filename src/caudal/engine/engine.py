@@ -46,6 +46,11 @@ class _Running:
     sampling: RowSampling
     prompt_logprobs: PromptLogprobs | None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether an update holds nothing but tokens."""
+        return self.prompt_logprobs is None and self.sampling.params.logprobs is None
+
 
 class Engine:
     """Plans, computes and samples steps.
@@ -73,6 +78,7 @@ class Engine:
         )
         self.max_model_len = self._scheduler.max_model_len
         self._running: dict[str, _Running] = {}
+        self._num_unscored = 0  # of them, those whose prompt's log-probabilities are still to be told
         self._block_tables = BlockTableArrays()
         self._sampling_arrays = SamplingArrays()
         self._num_steps = 0
@@ -111,6 +117,7 @@ class Engine:
         )
         collector = None if params.prompt_logprobs is None else PromptLogprobs(params.prompt_logprobs)
         self._running[request.request_id] = _Running(RowSampling.of(params, stops), collector)
+        self._num_unscored += collector is not None
         self._num_prompt_tokens += len(request.prompt_token_ids)
 
     def _check_token_ids(self, parameter: str, token_ids: list[int] | dict[int, float]) -> None:
@@ -146,7 +153,7 @@ class Engine:
 
     def _sample(self, plan: StepPlan, logits: NDArray[np.float32]) -> SampleOutput | None:
         """Score prompt tokens that were asked for, and choose what follows sampling rows and tokens of drafts."""
-        if any(running.prompt_logprobs is not None for running in self._running.values()):
+        if self._num_unscored:
             self._score_prompts(plan, logits)
         tokens = sampled_tokens(plan, self._sampling_of)
         return self._runner.sample(logits, self._sampling_arrays.batch(tokens)) if tokens else None
@@ -170,18 +177,29 @@ class Engine:
     def _commit(self, plan: StepPlan, sampled: SampleOutput | None) -> list[Update]:
         """Record the step's tokens. Where no logit is finite no token follows, and the request fails alone."""
         updates: list[Update] = []
+        num_tokens = 0
         for update in self._scheduler.commit(plan, [] if sampled is None else sampled.token_ids.tolist()):
-            self._num_generation_tokens += len(update.new_token_ids)
-            if update.finish_reason is not FinishReason.ERROR:
-                updates.append(self._update(update, sampled))
-                continue
-            if update.new_token_ids:
-                updates.append(self._update(update._replace(finish_reason=None), sampled))
-            updates.append(self._last_update(update, "the model's logits are not finite; no token can follow"))
+            num_tokens += len(update.new_token_ids)
+            running = self._running[update.request_id]
+            if running.is_plain and update.finish_reason is None:  # nearly always: the loop that every token runs
+                updates.append(
+                    Update(
+                        request_id=update.request_id,
+                        token_ids=list(update.new_token_ids),
+                        num_cached_tokens=update.num_cached_tokens,
+                    )
+                )
+            elif update.finish_reason is not FinishReason.ERROR:
+                updates.append(self._update(update, running, sampled))
+            else:
+                if update.new_token_ids:
+                    updates.append(self._update(update._replace(finish_reason=None), running, sampled))
+                updates.append(self._last_update(update, "the model's logits are not finite; no token can follow"))
+        self._num_generation_tokens += num_tokens
         return updates
 
-    def _update(self, update: SequenceUpdate, sampled: SampleOutput | None) -> Update:
-        running = self._running[update.request_id]
+    def _update(self, update: SequenceUpdate, running: _Running, sampled: SampleOutput | None) -> Update:
+        """Tell what a sequence's update says, with log-probabilities if they were asked for."""
         logprobs = None
         num_top = running.sampling.params.logprobs
         if sampled is not None and num_top is not None:
@@ -191,6 +209,7 @@ class Engine:
         if running.prompt_logprobs is not None:
             prompt_logprobs = running.prompt_logprobs.take()
             running.prompt_logprobs = None
+            self._num_unscored -= 1
         if update.finish_reason is not None:
             del self._running[update.request_id]
         return Update(
@@ -205,7 +224,8 @@ class Engine:
 
     def _last_update(self, update: SequenceUpdate, error: str | None = None) -> Update:
         """The end of a request that a step did not end."""
-        self._running.pop(update.request_id, None)
+        running = self._running.pop(update.request_id, None)
+        self._num_unscored -= running is not None and running.prompt_logprobs is not None
         return Update(
             request_id=update.request_id,
             finish_reason=str(update.finish_reason),
