@@ -6,6 +6,7 @@ For each model, in fresh processes: seconds from the start of the process (and f
 opened) to the first token of a short prompt; peak resident memory after 64 tokens, beside its bar of
 1.15 x (weights + KV in use) + 150 MB; and the time of `caudal --help`. Medians of several runs. A line per model is
 appended to bench/results/startup.jsonl. The file is in the page cache: the first run, which puts it there, is left out.
+With --pack-cache that run also writes the packed weights, and the others map them.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ NUM_TOKENS = 64
 RSS_FACTOR, RSS_ALLOWANCE_BYTES = 1.15, 150_000_000
 
 
-def child(model: str, threads: int) -> None:
+def child(model: str, threads: int, pack_cache: str | None) -> None:
     """Load, answer, and print what it took. Runs in a process of its own."""
     started = time.perf_counter()
     from caudal import LLM, SamplingParams  # noqa: PLC0415 - importing is part of what is measured
 
-    with LLM(Path(model), num_threads=threads, max_model_len=1024) as llm:
+    with LLM(Path(model), num_threads=threads, max_model_len=1024, pack_cache=pack_cache) as llm:
         stream = llm.stream(PROMPT, SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True))
         next(stream)
         first_token_s = time.perf_counter() - started
@@ -49,9 +50,10 @@ def child(model: str, threads: int) -> None:
     print(json.dumps(result))
 
 
-def run_child(model: Path, threads: int) -> dict[str, float]:
+def run_child(model: Path, options: argparse.Namespace) -> dict[str, float]:
     """Run `child` in a fresh process and add that process's own wall time."""
-    command = [sys.executable, __file__, "--child", str(model), "-t", str(threads)]
+    command = [sys.executable, __file__, "--child", str(model), "-t", str(options.threads)]
+    command += ["--pack-cache", options.pack_cache] if options.pack_cache else []
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         sys.exit(done.stderr)
@@ -71,10 +73,11 @@ def help_s(runs: int) -> float:
 
 def measure(model: Path, options: argparse.Namespace) -> None:
     """Measure one model, print its line and append it to the results."""
-    runs = [run_child(model, options.threads) for _ in range(options.runs + 1)][1:]
+    runs = [run_child(model, options) for _ in range(options.runs + 1)][1:]
     row = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
     bar = RSS_FACTOR * (row["weights_bytes"] + row["kv_bytes"]) + RSS_ALLOWANCE_BYTES
     identity = {"model": short_name(model), "threads": options.threads, "runs": options.runs}
+    identity |= {"pack_cache": bool(options.pack_cache)}
     append_result("startup", identity | row | {"peak_rss_bar_bytes": bar} | facts(), options.out)
     verdict = "ok" if row["peak_rss_bytes"] <= bar else "OVER"
     print(
@@ -92,10 +95,11 @@ def main() -> None:
     parser.add_argument("--child", metavar="MODEL", help=argparse.SUPPRESS)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("-t", "--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--pack-cache", metavar="DIR", help="keep packed weights there; the first run writes them")
     parser.add_argument("--out", type=Path, help="append here instead of bench/results/startup.jsonl")
     options = parser.parse_args()
     if options.child:
-        child(options.child, options.threads)
+        child(options.child, options.threads, options.pack_cache)
         return
     seconds = help_s(10)
     append_result("startup", {"test": "caudal --help", "seconds": seconds} | facts(), options.out)

@@ -14,8 +14,6 @@ namespace caudal {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-// Kernels prefetch and load a little past the last panel.
-constexpr size_t kSlack = 64;
 
 // A strip of stored rows; `first` is the row that src points to.
 struct Strip {
@@ -85,12 +83,24 @@ size_t packed_bytes(const PackedView& view) { return static_cast<size_t>(view.nu
 PackedMatrix::PackedMatrix(Format format, int rows, int cols) : view_(packed_shape(format, rows, cols)) {
   // One huge page more than needed, so that the data can start at the boundary of one.
   const bool is_large = packed_bytes(view_) >= kHugePage;
-  memory_ = Mapping(packed_bytes(view_) + kSlack + (is_large ? kHugePage : 0), is_large);
+  memory_ = Mapping(packed_bytes(view_) + kPackSlack + (is_large ? kHugePage : 0), is_large);
   const size_t past = reinterpret_cast<uintptr_t>(memory_.data()) % kHugePage;
   view_.data = memory_.data() + (is_large && past != 0 ? kHugePage - past : 0);
 }
 
+PackedMatrix::PackedMatrix(Format format, int rows, int cols, const uint8_t* data, size_t size)
+    : view_(packed_shape(format, rows, cols)) {
+  if (size < packed_bytes(view_) + kPackSlack || reinterpret_cast<uintptr_t>(data) % 64 != 0) {
+    throw std::invalid_argument("packed bytes: expected at least " + std::to_string(packed_bytes(view_) + kPackSlack) +
+                                " at a multiple of 64, got " + std::to_string(size));
+  }
+  view_.data = data;
+}
+
 void PackedMatrix::pack(const uint8_t* src, int first, int count, int threads) {
+  if (memory_.data() == nullptr) {
+    throw std::invalid_argument("pack: this matrix reads bytes that are not its own");
+  }
   const bool is_inside = first >= 0 && first <= view_.rows && count > 0 && count <= view_.rows - first;
   const bool is_last = is_inside && first + count == view_.rows;
   if (!is_inside || first % kPanelRows != 0 || (count % kPanelRows != 0 && !is_last)) {

@@ -11,6 +11,13 @@
 
 namespace caudal {
 
+// Raise it whenever a packed byte changes for any format: images of packed weights on disk carry it, and those of
+// another number are made anew. tests/kernels/test_pack_layout.py notices a change.
+constexpr int kPackLayoutVersion = 1;
+
+// Kernels prefetch and load a little past the last panel: so many bytes behind it must be readable.
+constexpr size_t kPackSlack = 64;
+
 // The format of a GGUF name such as "Q4_K"; throws std::invalid_argument with the known names otherwise.
 Format format_from_name(std::string_view name);
 
@@ -22,15 +29,20 @@ size_t stored_bytes(Format format, int rows, int cols);
 PackedView packed_shape(Format format, int rows, int cols);
 size_t packed_bytes(const PackedView& view);
 
-// Owns the bytes of a packed matrix, in huge pages where the system has them.
+// A packed matrix: owns its bytes, in huge pages where the system has them, or reads those of somebody else.
 class PackedMatrix {
  public:
   // Reserves the memory; its values are undefined until every row has been packed. Throws std::bad_alloc, and
   // std::invalid_argument as stored_bytes does.
   PackedMatrix(Format format, int rows, int cols);
 
+  // Reads packed bytes that outlive it: at least packed_bytes + kPackSlack of them, at a multiple of 64. Throws
+  // std::invalid_argument if they are fewer or elsewhere, and as stored_bytes does.
+  PackedMatrix(Format format, int rows, int cols, const uint8_t* data, size_t size);
+
   // Packs `count` stored rows, the first of them being row `first`, with `threads` threads. Strips that do not
-  // overlap may be packed in any order. Throws std::invalid_argument unless they are whole panels of the matrix.
+  // overlap may be packed in any order. Throws std::invalid_argument unless they are whole panels of the matrix, and
+  // for a matrix that reads somebody else's bytes.
   void pack(const uint8_t* src, int first, int count, int threads);
 
   const PackedView& view() const { return view_; }

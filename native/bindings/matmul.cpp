@@ -52,6 +52,16 @@ void create_matrix(PackedMatrix* self, const std::string& format_name, int rows,
   new (self) PackedMatrix(format_from_name(format_name), rows, cols);
 }
 
+PackedMatrix* matrix_on(const std::string& format_name, int rows, int cols, Array1<uint8_t> data) {
+  return new PackedMatrix(format_from_name(format_name), rows, cols, data.data(), data.shape(0));
+}
+
+// The packed bytes as a read-only array that keeps its matrix.
+nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>> packed_data(PackedMatrix& self) {
+  const size_t shape[1] = {self.bytes()};
+  return nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>(self.view().data, 1, shape, nb::find(self));
+}
+
 void pack_rows(PackedMatrix& self, Array1<uint8_t> data, int first_row, int num_rows, int threads) {
   const PackedView& view = self.view();
   expect_length(data, stored_bytes(view.format, num_rows, view.cols), "data");
@@ -144,10 +154,16 @@ auto matmul(Array2<float> x, const PackedMatrix& matrix, const std::optional<std
 }  // namespace
 
 void bind_matmul(nb::module_& m) {
+  m.attr("PACK_LAYOUT_VERSION") = kPackLayoutVersion;
+  m.attr("PACK_SLACK") = kPackSlack;
   nb::class_<PackedMatrix>(m, "PackedMatrix",
                            "A weight matrix in the layout of the kernels. Its values are undefined until every row has "
                            "been packed.")
       .def("__init__", &create_matrix, nb::arg("format"), nb::arg("rows"), nb::arg("cols"))
+      .def_static("on", &matrix_on, nb::arg("format"), nb::arg("rows"), nb::arg("cols"), nb::arg("data").noconvert(),
+                  nb::keep_alive<0, 4>(), nb::rv_policy::take_ownership,
+                  "A matrix that reads packed bytes where they are: nbytes + PACK_SLACK of them, at a multiple of 64.")
+      .def_prop_ro("data", &packed_data, "The packed bytes, read-only.")
       .def("pack", &pack_rows, nb::arg("data"), nb::arg("first_row"), nb::arg("num_rows"), nb::arg("threads") = 1,
            "Packs rows from the bytes of a GGUF tensor, which are not kept. Strips begin at multiples of 16 rows.")
       .def_prop_ro("rows", [](const PackedMatrix& p) { return p.view().rows; })

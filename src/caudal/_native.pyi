@@ -6,10 +6,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+PACK_LAYOUT_VERSION: int
+PACK_SLACK: int
+
 class PackedMatrix:
     """A weight matrix in the layout of the kernels. Its values are undefined until every row has been packed."""
 
     def __init__(self, format: str, rows: int, cols: int) -> None: ...
+    @staticmethod
+    def on(format: str, rows: int, cols: int, data: NDArray[np.uint8]) -> PackedMatrix:
+        """A matrix that reads packed bytes where they are: nbytes + PACK_SLACK of them, at a multiple of 64."""
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """The packed bytes, read-only."""
+
     def pack(self, data: NDArray[np.uint8], first_row: int, num_rows: int, threads: int = 1) -> None:
         """Packs rows from the bytes of a GGUF tensor, which are not kept. Strips begin at multiples of 16 rows."""
 

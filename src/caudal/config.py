@@ -42,6 +42,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             0 is off. Answers are the same.
         num_threads: None takes the cores that this process may use.
         exact: keep activations and KV in float32 on the CPU.
+        pack_cache: folder that keeps weights as the CPU kernels read them, so that the next start maps them instead of
+            packing them; it takes as much disk as the model. "auto" is packed/ in the cache directory.
         backend: "cpu" (native kernels) or "reference" (numpy).
     """
 
@@ -57,6 +59,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_speculative_tokens: int = 7
     num_threads: int | None = None
     exact: bool = False
+    pack_cache: str | None = None
     backend: str = "cpu"
 
     def __post_init__(self) -> None:
@@ -69,6 +72,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(message)
         if self.backend not in ("cpu", "reference"):
             message = f"backend is {self.backend!r}; expected 'cpu' or 'reference'"
+            raise ConfigError(message)
+        if self.pack_cache is not None and self.backend != "cpu":
+            message = f"pack_cache is for backend 'cpu'; the backend is {self.backend!r}, which packs nothing"
             raise ConfigError(message)
         for name in _AT_LEAST_ONE:
             value = getattr(self, name)

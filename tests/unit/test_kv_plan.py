@@ -41,3 +41,11 @@ def test_a_cache_that_holds_nothing_is_refused():
         EngineConfig(model_path="m", kv_cache_bytes=0)
     with pytest.raises(ConfigError, match="may have 1 bytes, and one block of every layer needs 3200"):
         plan_blocks([KVDemand(100, None)], EngineConfig(model_path="m", kv_cache_bytes=1), 128)
+
+
+def test_mapped_weights_are_not_free_memory(monkeypatch):
+    monkeypatch.setattr("caudal.engine.kv_plan.free_memory_bytes", lambda: 1000 * 3200)
+    config = EngineConfig(model_path="m")
+    demands = [KVDemand(100, None)]
+    assert plan_blocks(demands, config, 100_000) == (500,)
+    assert plan_blocks(demands, config, 100_000, 400 * 3200) == (300,)

@@ -134,12 +134,17 @@ class Backend(Protocol):
         isa: the instruction set or device that computes, for people to read.
         num_threads: of the CPU.
         weights_bytes: of all matrices placed so far.
+        mapped_bytes: those of them that are in the page cache, which counts as free memory.
     """
 
     name: str
     isa: str
     num_threads: int
     weights_bytes: int
+
+    @property
+    def mapped_bytes(self) -> int:
+        """See above."""
 
     # At load.
 
@@ -154,6 +159,9 @@ class Backend(Protocol):
 
     def rope_table(self, spec: RopeSpec) -> Array:
         """Place a rotary embedding."""
+
+    def loaded(self) -> None:
+        """Take note that every weight has been placed."""
 
     def kv_cache(self, layers: Sequence[KVLayer], num_blocks: Sequence[int], block_size: int) -> Any:
         """Reserve a paged KV cache: one pool of num_blocks[g] blocks per group."""

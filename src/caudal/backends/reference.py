@@ -65,6 +65,7 @@ class ReferenceBackend:
 
     def __init__(self) -> None:
         self.weights_bytes = 0
+        self.mapped_bytes = 0
 
     def vector(self, tensor: Tensor) -> F32:
         """Return the tensor's values as one row."""
@@ -84,6 +85,9 @@ class ReferenceBackend:
         """Keep the frequencies in float64, so that angles are exact at large positions."""
         inv_freq = np.array(spec.inv_freq, np.float64)
         return RopeTable(inv_freq, spec.rotary_dims, spec.interleaved, spec.attention_factor)
+
+    def loaded(self) -> None:
+        """Nothing is kept for loading."""
 
     def kv_cache(self, layers: Sequence[KVLayer], num_blocks: Sequence[int], block_size: int) -> PagedKV:
         """Allocate the pools; NaN shows a read of a slot that was never written."""

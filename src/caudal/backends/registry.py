@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from caudal.config import cache_dir
 from caudal.errors import ConfigError
 
 if TYPE_CHECKING:
     from caudal.backends.base import Backend
+    from caudal.checkpoint.gguf_file import GGUFFile
     from caudal.config import EngineConfig
 
 
-def make_backend(config: EngineConfig) -> Backend:
+def make_backend(config: EngineConfig, checkpoint: GGUFFile | None = None) -> Backend:
     """Return the backend that the configuration names.
+
+    Args:
+        config: what is asked for.
+        checkpoint: the model that will be placed on it; None makes no use of a pack cache.
 
     Raises:
         ConfigError: it is not available in this installation.
@@ -26,4 +33,15 @@ def make_backend(config: EngineConfig) -> Backend:
     except ImportError as error:
         message = f"the native module cannot be loaded ({error}); reinstall caudal with a C++20 compiler at hand"
         raise ConfigError(message) from error
-    return CpuBackend(num_threads=config.num_threads, max_tokens=config.max_num_batched_tokens, exact=config.exact)
+    cache = None
+    if config.pack_cache is not None and checkpoint is not None:
+        from caudal.backends.cpu.pack_cache import PackCache  # noqa: PLC0415 - as above
+
+        folder = cache_dir() / "packed" if config.pack_cache == "auto" else Path(config.pack_cache).expanduser()
+        cache = PackCache(folder, checkpoint.identity(), str(checkpoint.path.resolve()))
+    return CpuBackend(
+        num_threads=config.num_threads,
+        max_tokens=config.max_num_batched_tokens,
+        exact=config.exact,
+        pack_cache=cache,
+    )

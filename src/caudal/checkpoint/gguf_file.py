@@ -5,12 +5,13 @@ Source: the GGUF file format, versions 2 and 3; split files carry split.no, spli
 
 from __future__ import annotations
 
+import hashlib
 import mmap
 import re
 import stat
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -19,9 +20,18 @@ from caudal.checkpoint.tensor import Tensor
 from caudal.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 SHARD_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
+
+
+class FileStamp(NamedTuple):
+    """Where a file is and when it last changed."""
+
+    path: str
+    size: int
+    modified_ns: int
+    changed_ns: int
 
 
 class GGUFFile:
@@ -33,10 +43,16 @@ class GGUFFile:
         path: of the file, or of the first shard.
         metadata: key -> int, float, bool, str, or a list of one of them; of the first shard.
         tensors: name -> Tensor, in the order of the file. Empty after close.
+
+    Args:
+        stamps: of all shards, from before they were opened.
     """
 
-    def __init__(self, path: Path, metadata: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+    def __init__(
+        self, path: Path, metadata: dict[str, Any], tensors: dict[str, Tensor], stamps: Sequence[FileStamp] = ()
+    ) -> None:
         self.path = path
+        self._stamps = tuple(stamps)
         self.metadata: Mapping[str, Any] = MappingProxyType(metadata)
         self.tensors: Mapping[str, Tensor] = MappingProxyType(tensors)
         self._tensors = tensors
@@ -45,6 +61,18 @@ class GGUFFile:
     def total_tensor_bytes(self) -> int:
         """Bytes of all tensors, as stored."""
         return sum(tensor.data.nbytes for tensor in self.tensors.values())
+
+    def identity(self) -> str:
+        """Return a digest of what tells these files from others: places, sizes, times of change, and whole headers."""
+        digest = hashlib.blake2b(repr(self._stamps).encode(), digest_size=16)
+        starts: dict[int, tuple[mmap.mmap, int]] = {}
+        for tensor in self.tensors.values():
+            if tensor.mapping is not None:
+                known = starts.get(id(tensor.mapping), (tensor.mapping, tensor.start))
+                starts[id(tensor.mapping)] = (tensor.mapping, min(known[1], tensor.start))
+        for mapping, start in starts.values():
+            digest.update(memoryview(mapping)[:start])
+        return digest.hexdigest()
 
     def close(self) -> None:
         """Let go of the file. It stays mapped while anyone still holds one of its tensors."""
@@ -65,16 +93,31 @@ def open_gguf(path: Path | str) -> GGUFFile:
         UnsupportedFormat: a tensor is stored in a format that caudal.quant does not have.
     """
     path = Path(path)
+    stamps = [file_stamp(path)]
     header, tensors = map_shard(path)
     count = split_value(header, "split.count", 1, path)
     if count > 1:
         for shard in other_shards(header, count, path):
+            stamps.append(file_stamp(shard))
             add_shard(tensors, shard, count)
         total = split_value(header, "split.tensors.count", len(tensors), path)
         if total != len(tensors):
             fact = f"split.tensors.count is {total}, but the {count} shards hold {len(tensors)} tensors"
             raise CheckpointError(fact, path=path)
-    return GGUFFile(path, header.metadata, tensors)
+    return GGUFFile(path, header.metadata, tensors, stamps)
+
+
+def file_stamp(path: Path) -> FileStamp:
+    """Return a file's stamp; of one that is not there, zeros, for whoever opens it says why.
+
+    Taken before the file is opened: if it is replaced in between, its content gets an older file's stamp, which no
+    later look will find, and never the other way round.
+    """
+    try:
+        facts = path.stat()
+    except OSError:
+        return FileStamp(str(path), 0, 0, 0)
+    return FileStamp(str(path.resolve()), facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
 
 
 def map_shard(path: Path) -> tuple[GGUFHeader, dict[str, Tensor]]:

@@ -91,6 +91,9 @@ engine_options = chain(
     option(EngineConfig, "num_threads", "--threads", "-t", type=int, none="the cores this process may use",
            help="Threads of computation."),
     option(EngineConfig, "exact", "--exact", is_flag=True, help="Keep activations and KV cache in float32: slower."),
+    option(EngineConfig, "pack_cache", "--pack-cache", metavar="DIR",
+           help="Keep weights there as the kernels read them, so that the next start is quick; auto is a folder in the "
+           "user's cache. Takes as much disk as the model."),
 )  # fmt: skip
 
 speculation_option: Decorator = option(

@@ -31,17 +31,25 @@ class KVDemand:
     window: int | None
 
 
-def plan_blocks(demands: Sequence[KVDemand], config: EngineConfig, max_model_len: int) -> tuple[int, ...]:
+def plan_blocks(
+    demands: Sequence[KVDemand], config: EngineConfig, max_model_len: int, mapped_bytes: int = 0
+) -> tuple[int, ...]:
     """Return the number of blocks of each group.
 
     The groups share one budget so that all hold the same number of tokens, but a sliding group never gets more than
     its windows can use, and nobody gets more than max_num_seqs sequences of max_model_len can.
 
+    Args:
+        demands: of each group.
+        config: of the engine.
+        max_model_len: longest sequence.
+        mapped_bytes: of weights in the page cache: the system counts them as free, and we need them.
+
     Raises:
         ConfigError: the budget does not hold one block for every group.
     """
     given = config.kv_cache_bytes
-    budget = int(free_memory_bytes() * FREE_MEMORY_SHARE) if given is None else given
+    budget = int(max(0, free_memory_bytes() - mapped_bytes) * FREE_MEMORY_SHARE) if given is None else given
     size = config.block_size
     low, high = 0, config.max_num_seqs * _blocks(max_model_len, size)
     while low < high:

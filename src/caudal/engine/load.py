@@ -31,8 +31,9 @@ def load_engine(config: EngineConfig) -> Engine:
 def load_engine_from(checkpoint: GGUFFile, config: EngineConfig) -> Engine:
     """Load the model of an open file; the engine keeps nothing of the file. Raises as load_engine does."""
     start_s = time.perf_counter()
-    backend = make_backend(config)
+    backend = make_backend(config, checkpoint)
     model = load_model(checkpoint, backend, config.max_model_len)
+    backend.loaded()
     max_model_len = config.max_model_len or model.spec.context_length
     if max_model_len < 2:
         message = f"context length is {max_model_len}; expected at least 2"

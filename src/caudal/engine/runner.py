@@ -47,7 +47,7 @@ class Runner:
         self.kv_bytes_per_token = sum(demand.bytes_per_token for demand in demands)
         attention_macs = ATTENTION_COST * spec.macs_per_context_token
         self.context_per_token = max(1, spec.macs_per_token // attention_macs) if attention_macs else 0
-        num_blocks = plan_blocks(demands, config, max_model_len)
+        num_blocks = plan_blocks(demands, config, max_model_len, backend.mapped_bytes)
         self.groups = tuple(KVGroup(n, demand.window) for n, demand in zip(num_blocks, demands, strict=True))
         self._backend = backend
         self._forward = backend.compile(model.forward, backend.kv_cache(layers, num_blocks, config.block_size))

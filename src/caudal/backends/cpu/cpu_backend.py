@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from caudal.backends.base import Activation, AttentionSpec, KVLayer, RopeSpec, SamplingBatch
+    from caudal.backends.cpu.pack_cache import PackCache
     from caudal.checkpoint.tensor import Tensor
     from caudal.engine.step_batch import StepBatch
 
@@ -83,6 +84,7 @@ class CpuBackend:
         max_tokens: most tokens in one step.
         exact: keep activations and KV in float32.
         isa: a name from available_isas(); None takes the best, or what CAUDAL_ISA says.
+        pack_cache: where packed matrices are kept from one start to the next; None keeps none.
 
     Raises:
         ConfigError: the instruction set is not available here, or the system gives no more threads.
@@ -91,7 +93,13 @@ class CpuBackend:
     name = "cpu"
 
     def __init__(
-        self, *, num_threads: int | None = None, max_tokens: int = 512, exact: bool = False, isa: str | None = None
+        self,
+        *,
+        num_threads: int | None = None,
+        max_tokens: int = 512,
+        exact: bool = False,
+        isa: str | None = None,
+        pack_cache: PackCache | None = None,
     ) -> None:
         try:
             self.isa = _native.default_isa() if isa is None else isa
@@ -110,30 +118,56 @@ class CpuBackend:
             raise ConfigError(message) from error
         self._sampler = _native.Sampler(self.isa, self._pool)
         self._fallbacks: set[str] = set()
+        self._pack_cache = pack_cache
         self.weights_bytes = 0
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes of weights that are read from a file in the page cache."""
+        return 0 if self._pack_cache is None else self._pack_cache.mapped_bytes
 
     def vector(self, tensor: Tensor) -> _native.Vector:
         """Place a vector as float32."""
         return _native.Vector(tensor.dequantize().reshape(-1))
 
     def matrix(self, tensor: Tensor) -> _native.PackedMatrix:
-        """Repack a matrix for the kernels. A format without a kernel is dequantised, and the log says so once.
+        """Return a matrix as kernels read it: from the pack cache, or repacked.
 
-        It is done in strips, each given back to the system when it is packed, so that the file's memory and the
-        packed one are never both held whole.
+        A format without a kernel is dequantised, and the log says so once.
         """
         rows, columns = tensor.shape
         has_kernel = tensor.format in KERNEL_FORMATS
         if not has_kernel:
             self._say_fallback(tensor.format)
-        packed = _native.PackedMatrix(tensor.format if has_kernel else FALLBACK_FORMAT, rows, columns)
+        format_name = tensor.format if has_kernel else FALLBACK_FORMAT
+        cache = self._pack_cache
+        packed = None if cache is None else cache.find(tensor.name, format_name, rows, columns)
+        if packed is None:
+            packed = self._pack(tensor, format_name)
+            if cache is not None:
+                cache.keep(tensor.name, packed)
+        self.weights_bytes += packed.nbytes
+        return packed
+
+    def loaded(self) -> None:
+        """Write the pack cache, if it is to be written."""
+        if self._pack_cache is not None:
+            self._pack_cache.finish()
+
+    def _pack(self, tensor: Tensor, format_name: str) -> _native.PackedMatrix:
+        """Repack in strips, each given back to the system when it is packed.
+
+        So the file's memory and the packed one are never both held whole.
+        """
+        rows, columns = tensor.shape
+        packed = _native.PackedMatrix(format_name, rows, columns)
         step = _strip_rows(columns)
         for first in range(0, rows, step):
             strip = tensor.rows(first, min(first + step, rows))
-            data = strip.data if has_kernel else FORMATS[FALLBACK_FORMAT].quantize(strip.dequantize().reshape(-1))
+            is_stored = tensor.format == format_name
+            data = strip.data if is_stored else FORMATS[format_name].quantize(strip.dequantize().reshape(-1))
             packed.pack(data, first, strip.shape[0], self.num_threads)
             strip.release()
-        self.weights_bytes += packed.nbytes
         return packed
 
     def _say_fallback(self, format_name: str) -> None:
