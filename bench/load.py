@@ -45,6 +45,7 @@ PROBE_USERS, PROBE_S = 8, 10
 LONG_STREAMS, LONG_PROMPT_TOKENS, LONG_ANSWER_TOKENS = 16, 6000, 3500
 LONG_CTX = 7168
 LONG_BAR = 3.0
+LONG_CAP_S = 300  # for the 16 first tokens, and for that of the long prompt
 
 
 @dataclass
@@ -154,15 +155,20 @@ async def long_prompt_on(server: Server, maker: ChatMaker, seconds: float) -> di
         for chat, times in zip(chats, streams, strict=True)
     ]
     try:
+        give_up_s = time.perf_counter() + LONG_CAP_S
         while not all(times.token_s for times in streams):
             check(streams)
+            if time.perf_counter() > give_up_s:
+                sys.exit(f"load.py: after {LONG_CAP_S} s not all {LONG_STREAMS} streams have begun")
             await asyncio.sleep(0.05)
         await asyncio.sleep(1)  # until the steps hold nothing but decoding
         start_s = time.perf_counter()
         await asyncio.sleep(seconds)
         long = StreamTimes(LONG_PROMPT_TOKENS, 0.0)
-        await stream_chat(server.address, maker.chat_of(-1, LONG_PROMPT_TOKENS, 2).body, long)
+        chat = maker.chat_of(-1, LONG_PROMPT_TOKENS, 2)
+        await stream_chat(server.address, chat.body, long, time.perf_counter() + LONG_CAP_S)
         check([long])
+        begun_s = long.token_s[0] if long.token_s else long.ended_s
         after_s = time.perf_counter()
         await asyncio.sleep(seconds)
         end_s = time.perf_counter()
@@ -172,8 +178,8 @@ async def long_prompt_on(server: Server, maker: ChatMaker, seconds: float) -> di
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     alone = token_gaps(streams, start_s, long.sent_s) + token_gaps(streams, after_s + 0.5, end_s)
-    beside = token_gaps(streams, long.sent_s, long.token_s[0])
-    row = {"first_token_s": long.token_s[0] - long.sent_s}
+    beside = token_gaps(streams, long.sent_s, begun_s)
+    row = {"first_token_s": begun_s - long.sent_s, "prompt_was_answered": float(bool(long.token_s))}
     for name, gaps in (("alone", alone), ("beside", beside)):
         for label, q in (("p50", 0.5), ("p99", 0.99)):
             found = quantile(gaps, q)
@@ -275,7 +281,8 @@ def measure_long_prompt(point: Point, flags: Flags) -> None:
         print(
             f"{short_name(point.model):<20} {side:<14} between tokens, p50/p99: alone {row['alone_p50_s']:.4f}/"
             f"{row['alone_p99_s']:.4f}   beside the prompt {row['beside_p50_s']:.4f}/{row['beside_p99_s']:.4f}   "
-            f"p99 ratio {row['ratio_p99']:.2f} {verdict}   the prompt's first token {row['first_token_s']:.1f} s",
+            f"p99 ratio {row['ratio_p99']:.2f} {verdict}   the prompt's first token "
+            f"{'' if row['prompt_was_answered'] == 1 else 'after more than '}{row['first_token_s']:.1f} s",
             flush=True,
         )
 

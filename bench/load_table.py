@@ -94,5 +94,7 @@ def long_lines(row: dict[str, Any]) -> str:
     for side, label in SIDES.items():
         figures = row[side]
         times = [f"{figures[f'{part}_{q}_s'] * 1000:.0f}" for part in ("alone", "beside") for q in ("p50", "p99")]
-        lines += line([row["model"], label, *times, f"{figures['ratio_p99']:.2f}", f"{figures['first_token_s']:.1f}"])
+        sign = "" if figures["prompt_was_answered"] == 1 else "> "
+        first = f"{sign}{figures['first_token_s']:.1f}"
+        lines += line([row["model"], label, *times, f"{figures['ratio_p99']:.2f}", first])
     return lines

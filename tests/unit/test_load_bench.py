@@ -129,7 +129,7 @@ def test_tables_show_what_was_measured(bench, tmp_path, monkeypatch):
     shared = {"model": "M", "cpu": "C", "threads": 2, "commit": "c", "rounds": 2, "seconds": 60.0, "caudal_flags": ""}
     chat = shared | {"test": "chat", "users": 8, "llama_server_flags": "F", "caudal": side, "llama_server": side}
     pair = {f"{part}_{q}_s": 0.02 for part in ("alone", "beside") for q in ("p50", "p99")}
-    pair |= {"ratio_p99": 1.0, "first_token_s": 3.0}
+    pair |= {"ratio_p99": 1.0, "first_token_s": 3.0, "prompt_was_answered": 1.0}
     long = shared | {"test": "long_prompt", "streams": 16, "prompt_tokens": 6000, "caudal": pair, "llama_server": pair}
     one_sided = {name: value for name, value in chat.items() if name != "llama_server"}
     lines = [bench("json").dumps(row) for row in (chat, chat | {"users": 1}, long, one_sided)]

@@ -55,6 +55,20 @@ def test_plain_llama(tmp_path):
     assert spec.kv_windows == (None,)
 
 
+def test_products_are_counted(tmp_path):
+    spec = tiny_spec(tmp_path, "llama")
+    macs = 0
+    for layer in spec.layers:
+        q, kv = layer.num_heads * layer.head_size, layer.num_kv_heads * layer.head_size
+        macs += 64 * q + 2 * 64 * kv + q * 64 + 3 * 64 * layer.ffn_size
+    assert spec.macs_per_token == macs
+    assert spec.macs_per_context_token == len(spec.layers) * 2 * 4 * 16
+    sliding = tiny_spec(tmp_path, "gemma3")
+    num_full = windows(sliding).count(None)
+    assert 0 < num_full < len(sliding.layers)
+    assert sliding.macs_per_context_token == num_full * 2 * sliding.layers[0].num_heads * sliding.layers[0].head_size
+
+
 def test_kv_heads_and_ffn_sizes_may_differ_by_layer(tmp_path):
     spec = tiny_spec(tmp_path, "llama", {"attention.head_count_kv": [1, 4], "feed_forward_length": [96, 64]})
     assert [layer.num_kv_heads for layer in spec.kv_layers()] == [1, 4]
