@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 BAR_CORES = 0.25
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
-    "stop strings": {"stop": ["\n\nUser:", "<|end|>", "###"]},
+    "stop strings": {"stop": ["\n\nUser: ", "<|end of text|>", "Observation: "]},
     "usage": {"stream_options": {"include_usage": True}},
     "logprobs": {"logprobs": True, "top_logprobs": 0},
 }
@@ -41,9 +41,9 @@ async def stream(server: Server, fields: dict[str, Any], num_clients: int, secon
     streams = [StreamTimes(0, 0.0) for _ in range(num_clients)]
     tasks = [asyncio.create_task(stream_chat(server.address, body, times)) for times in streams]
     while not all(times.token_s for times in streams):
-        failure = next((times.failure for times in streams if times.failure), None)
-        if failure:
-            sys.exit(f"streaming.py: {failure}")
+        if any(task.done() for task in tasks):
+            failures = [times.failure for times in streams if times.failure]
+            sys.exit(f"streaming.py: a stream ended before all had begun: {failures[:1] or 'its answer was over'}")
         await asyncio.sleep(0.05)
     before = time.perf_counter(), server.cpu_s(), time.process_time(), sum(len(s.token_s) for s in streams)
     await asyncio.sleep(seconds)

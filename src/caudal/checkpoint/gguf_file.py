@@ -108,14 +108,14 @@ def open_gguf(path: Path | str) -> GGUFFile:
 
 
 def file_stamp(path: Path) -> FileStamp:
-    """Return a file's stamp; of one that is not there, zeros, for whoever opens it says why.
+    """Return a file's stamp; of one that cannot be there, zeros, for whoever opens it says why.
 
     Taken before the file is opened: if it is replaced in between, its content gets an older file's stamp, which no
     later look will find, and never the other way round.
     """
     try:
         facts = path.stat()
-    except OSError:
+    except (OSError, ValueError):
         return FileStamp(str(path), 0, 0, 0)
     return FileStamp(str(path.resolve()), facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
 
