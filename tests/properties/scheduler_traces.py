@@ -382,12 +382,13 @@ class Run:
         config = self.trace.config
         decoding = [seq for seq in running.values() if len(seq.token_ids) - seq.num_computed_tokens == 1]
         if config["prefill_per_decode"] and config["context_per_token"] and decoding:
-            cost = {row.seq_id: row.num_tokens * (1 + row.start / config["context_per_token"]) for row in plan.rows}
+            context = config["context_per_token"]
+            cost = {row.seq_id: (row.num_tokens - len(row.draft)) * (1 + row.start / context) for row in plan.rows}
             beside = sum(cost.pop(seq.seq_id) for seq in decoding)
             pace = max(MIN_WORK, config["prefill_per_decode"] * beside) * (len(running) - len(decoding))
             # A row that gets one token may cost more than its share.
-            for row in plan.rows:
-                assert row.num_tokens == 1 or cost[row.seq_id] <= pace, "a chunk that keeps others waiting"
+            for seq_id, work in cost.items():
+                assert rows[seq_id].num_tokens == 1 or work <= pace, "a chunk that keeps others waiting"
             self.events["paced steps"] += not is_done
             is_free = min(pool.num_free for pool in self.scheduler.kv.pools) > 0
             has_room = len(decoding) < config["max_num_batched_tokens"]
