@@ -23,11 +23,22 @@ struct Value {
   float* row(int i) const { return data + static_cast<size_t>(i) * static_cast<size_t>(stride); }
 };
 
-// Some queries of one sequence, the unit of attention.
+// Some queries of one sequence and the parts of its context that they attend to: the unit of attention, with a KV head.
 struct QueryChunk {
   int row;          // of the batch
   int first_token;  // index among the step's tokens
   int num_queries;
+  int part_begin;
+  int part_end;
+  int num_parts;     // of the whole context
+  int first_result;  // index of the chunk's first PartResults slot, or -1 where one task attends to all parts
+};
+
+// A token whose attention was shared by several tasks.
+struct PartMerge {
+  int token;
+  int num_parts;
+  int first_result;
 };
 
 // One step's input. Arrays belong to the caller and live until the step ends.
@@ -44,6 +55,7 @@ struct Step {
   std::vector<int> table_widths;
   std::vector<const int32_t*> slots;  // per KV group, [num_tokens]
   std::vector<QueryChunk> chunks;
+  std::vector<PartMerge> merges;  // in order of token
 
   int rows_of(Domain domain) const { return domain == Domain::tokens ? num_tokens : num_logits; }
 };

@@ -92,7 +92,20 @@ void AttentionPhase::work(const Step& step, int begin, int end, void* scratch) c
     args.scale = scale;
     args.softcap = softcap;
     args.window = window;
+    if (chunk.first_result >= 0) {
+      args.results = results->at(chunk.first_result, chunk.num_parts);
+      args.part_begin = chunk.part_begin;
+      args.part_end = chunk.part_end;
+    }
     kernels->attention.attend(args, scratch);
+  }
+}
+
+void MergePartsPhase::work(const Step& step, int begin, int end, void*) const {
+  for (const PartMerge& merge : step.merges) {
+    if (merge.token < begin || merge.token >= end) continue;
+    kernels->attention.merge(
+        {results->at(merge.first_result, merge.num_parts), num_heads, head_size, out->row(merge.token)});
   }
 }
 

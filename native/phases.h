@@ -92,8 +92,18 @@ struct KVWritePhase final : Phase {
   void work(const Step&, int begin, int end, void*) const override;
 };
 
+// Memory for the results of single parts, shared by all layers.
+struct PartResultsBuffer {
+  float* data = nullptr;
+  size_t slot = 0;  // floats
+  size_t num_slots = 0;
+
+  PartResults at(int index, int num_parts) const { return {data + static_cast<size_t>(index) * slot, slot, num_parts}; }
+};
+
 struct AttentionPhase final : Phase {
   const KernelTable* kernels;
+  const PartResultsBuffer* results;
   const Value* q;
   const Value* out;
   KVPages pages;
@@ -105,6 +115,17 @@ struct AttentionPhase final : Phase {
   bool by_rows() const override { return false; }
   int num_tasks(const Step& step) const override { return static_cast<int>(step.chunks.size()) * pages.num_kv_heads; }
   void work(const Step&, int begin, int end, void* scratch) const override;
+};
+
+// Puts together what tasks that shared a token's context have found.
+struct MergePartsPhase final : Phase {
+  const KernelTable* kernels;
+  const PartResultsBuffer* results;
+  const Value* out;
+  int num_heads;
+  int head_size;
+  bool by_rows() const override { return true; }
+  void work(const Step&, int begin, int end, void*) const override;
 };
 
 struct GluPhase final : Phase {

@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "attention_plan.h"
 #include "formats/format_info.h"
 
 namespace caudal {
@@ -15,8 +16,6 @@ namespace {
 constexpr size_t kTaskBytes = 48 * 1024;
 // Tasks that a stage by rows is cut into: more than one, so that a thread that is late finds its rows taken.
 constexpr int kRowTasksPerThread = 4;
-// Queries of a prompt that one task attends with: their keys are read from the near caches.
-constexpr int kQueriesPerChunk = 32;
 
 int round_up_16(int n) { return (n + 15) / 16 * 16; }
 
@@ -167,6 +166,7 @@ int Program::attention(int q, int k, int v, const AttentionShape& shape) {
   int out = make_value(value(q).width, Domain::tokens);
   auto& phase = append<AttentionPhase>({q}, {out});
   phase.kernels = &kernels_;
+  phase.results = &part_results_;
   phase.q = &value(q);
   phase.out = &value(out);
   phase.pages = pages;
@@ -177,9 +177,16 @@ int Program::attention(int q, int k, int v, const AttentionShape& shape) {
   phase.window = shape.window;
   std::pair<int, int> use{phase.group, phase.window};
   if (std::find(kv_uses_.begin(), kv_uses_.end(), use) == kv_uses_.end()) kv_uses_.push_back(use);
-  attention_scratch_ = std::max(
-      attention_scratch_,
-      kernels_.attention.scratch_bytes(shape.num_heads, pages.num_kv_heads, pages.head_size, pages.block_size));
+  auto& merge = append<MergePartsPhase>({out}, {});
+  merge.kernels = &kernels_;
+  merge.results = &part_results_;
+  merge.out = &value(out);
+  merge.num_heads = shape.num_heads;
+  merge.head_size = pages.head_size;
+  attention_scratch_ = std::max(attention_scratch_, kernels_.attention.scratch_bytes(pages.head_size));
+  const int slot = round_up_16(shape.num_heads * (pages.head_size + 2));
+  part_results_.slot = std::max(part_results_.slot, static_cast<size_t>(slot));
+  min_kv_heads_ = min_kv_heads_ == 0 ? pages.num_kv_heads : std::min(min_kv_heads_, pages.num_kv_heads);
   return out;
 }
 
@@ -229,6 +236,7 @@ void Program::finish(int logits) {
   value(logits).last_phase = static_cast<int>(phases_.size());
   find_stages();
   place_values();
+  place_part_results();
   place_scratch();
 }
 
@@ -271,6 +279,19 @@ void Program::place_values() {
     memory_.emplace_back(slot.floats * sizeof(float), false);
     for (int i : slot.values) value(i).data = memory_.back().as<float>();
   }
+}
+
+// Address space for a slot of every part that the cache can hold; a step that would need more, because sequences share
+// blocks or have many queries, splits fewer of its rows.
+void Program::place_part_results() {
+  if (part_results_.slot == 0 || pool_.size() == 1) return;
+  int64_t tokens = 0;
+  for (int g = 0; g < cache_.num_groups(); ++g) {
+    tokens = std::max(tokens, int64_t{cache_.num_blocks(g)} * cache_.block_size());
+  }
+  part_results_.num_slots = static_cast<size_t>(tokens / kPartTokens + 1);
+  memory_.emplace_back(part_results_.num_slots * part_results_.slot * sizeof(float), false);
+  part_results_.data = memory_.back().as<float>();
 }
 
 void Program::place_scratch() {
@@ -328,12 +349,7 @@ class Program::StepJob final : public Job {
 
 const float* Program::run(Step& step) {
   if (logits_ < 0) throw std::logic_error("run before finish");
-  step.chunks.clear();
-  for (int r = 0; r < step.num_rows; ++r) {
-    for (int t = step.query_starts[r]; t < step.query_starts[r + 1]; t += kQueriesPerChunk) {
-      step.chunks.push_back({r, t, std::min(kQueriesPerChunk, step.query_starts[r + 1] - t)});
-    }
-  }
+  plan_attention(step, min_kv_heads_, pool_.size(), part_results_.num_slots);
   StepJob job(*this, step);
   pool_.run(job);
   return value(logits_).data;

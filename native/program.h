@@ -75,6 +75,7 @@ class Program {
   uint8_t* const* pack(int x, ActivationKind kind);
   void find_stages();
   void place_values();
+  void place_part_results();
   void place_scratch();
   void check_pages(const Step& step, int group, int window) const;
   void expect_width(int index, int width, const char* what) const;
@@ -97,6 +98,8 @@ class Program {
   int packed_value_[kNumKinds] = {-1, -1, -1};
   int max_columns_ = 0;
   size_t attention_scratch_ = 0;
+  PartResultsBuffer part_results_;
+  int min_kv_heads_ = 0;  // of the attention phases
   std::vector<uint8_t*> scratch_;
 };
 

@@ -4,15 +4,21 @@
 // (token-minor), then values as [block_size][value_size]. Elements are float16, or float32 in exact
 // mode. Unused slots hold zeros or old finite values, never NaN.
 //
+// A query attends to its context in parts of kPartTokens positions: each part has a softmax of its own
+// (largest score, sum of weights, weighted sum of values), and parts are merged in order of position.
+//
 // Determinism: a query's result depends on the query, its own keys and values and its position, and on
-// nothing else: pages are visited in order of position, and what lies outside the window is skipped by a
-// rule of the position alone.
+// nothing else: parts begin at fixed positions, what lies outside the window is skipped by a rule of the
+// position alone, and whether one task attends to all parts or several share them changes no bit.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 namespace caudal {
+
+// A multiple of every block size. Small enough that a few parts can be shared out evenly.
+constexpr int kPartTokens = 256;
 
 struct KVPages {
   uint8_t* base;       // page of block 0, head 0
@@ -22,6 +28,16 @@ struct KVPages {
   int head_size;
   int block_size;
   bool is_f32;
+};
+
+// Where results of single parts wait to be merged. The slot of query i and part p begins `slot` floats after that of
+// part p - 1, and num_parts slots after that of query i - 1. It holds [num_heads][head_size] weighted sums of values,
+// then [num_heads] largest scores, then [num_heads] sums of weights; a sum of 0 says that the query sees nothing of
+// the part, and then the rest is not written.
+struct PartResults {
+  float* data;
+  size_t slot;
+  int num_parts;
 };
 
 struct AttentionArgs {
@@ -36,8 +52,18 @@ struct AttentionArgs {
   int num_queries;
   int kv_head;  // the KV head to attend with; query heads of its group are computed
   float scale;
-  float softcap;  // 0 is off
-  int window;     // 0 is unlimited
+  float softcap;        // 0 is off
+  int window;           // 0 is unlimited
+  PartResults results;  // without data: `out` gets what all parts give
+  int part_begin;       // with data: the parts to attend to
+  int part_end;
+};
+
+struct MergeArgs {
+  PartResults results;  // of one query
+  int num_heads;
+  int head_size;
+  float* out;  // [num_heads][head_size]
 };
 
 struct KVWriteArgs {
@@ -50,8 +76,9 @@ struct KVWriteArgs {
 };
 
 struct AttentionKernels {
-  size_t (*scratch_bytes)(int num_heads, int num_kv_heads, int head_size, int block_size);
+  size_t (*scratch_bytes)(int head_size);
   void (*attend)(const AttentionArgs& args, void* scratch);
+  void (*merge)(const MergeArgs& args);
   void (*write_kv)(const KVWriteArgs& args, int row_begin, int row_end);
 };
 
