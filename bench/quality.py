@@ -4,8 +4,9 @@
 
 The oracle is the same GGUF file with every tensor dequantised to F32 (by caudal.quant), run by llama.cpp with float32
 activations and KV cache: weights, code and authors apart from the kernels under test. `--oracle reference` runs it
-with Caudal's numpy backend instead, which needs no llama.cpp. Compared with it, on the same tokens in windows that
-start afresh: Caudal as it is by default, Caudal --exact, and llama.cpp on the quantised file.
+with Caudal's numpy backend instead, and `--oracle exact` runs the file itself with Caudal --exact, as fast as Caudal
+is; neither needs llama.cpp. Compared with it, on the same tokens in windows that start afresh: Caudal as it is by
+default, Caudal --exact, both with an int8 KV cache, and llama.cpp on the quantised file.
 
 A line per model and contestant is appended to bench/results/quality.jsonl.
 """
@@ -47,6 +48,12 @@ CORPUS = (
     "LICENSE",
 )
 BLOCK_SIZE = 32
+CONTESTANTS: dict[str, dict[str, Any]] = {
+    "caudal": {},
+    "caudal --exact": {"exact": True},
+    "caudal, int8 KV": {"kv_cache_dtype": "int8"},
+    "--exact, int8 KV": {"exact": True, "kv_cache_dtype": "int8"},
+}
 CHUNK = 64  # rows of logits at a time: a vocabulary of 262,144 makes a row of 1 MiB
 
 
@@ -74,14 +81,10 @@ def write_f32(model: Path, out: Path) -> None:
         write_gguf(out, metadata, tensors)
 
 
-def caudal_logits(
-    model: Path, windows: list[list[int]], threads: int, *, backend: str = "cpu", exact: bool = False
-) -> Iterator[NDArray[np.float32]]:
+def caudal_logits(model: Path, windows: list[list[int]], threads: int, **options: Any) -> Iterator[NDArray[np.float32]]:
     """Yield chunks [CHUNK, V] of logits, computed as prompts of `CHUNK` tokens a step."""
     length = max(map(len, windows))
-    config = EngineConfig(
-        model_path=str(model), max_model_len=length, num_threads=threads, exact=exact, backend=backend, max_num_seqs=1
-    )
+    config = EngineConfig(model_path=str(model), max_model_len=length, num_threads=threads, max_num_seqs=1, **options)
     with open_checkpoint(model) as checkpoint:
         machine = make_backend(config)
         runner = Runner(load_model(checkpoint, machine, length), machine, config, length)
@@ -158,16 +161,21 @@ def measure(model: Path, options: argparse.Namespace, folder: Path) -> list[dict
     with open_checkpoint(model) as checkpoint:
         vocab_size = checkpoint.tensors["token_embd.weight"].shape[0]
     f32 = folder / f"{model.stem}.f32.gguf"
-    write_f32(model, f32)
+    if options.oracle != "exact":
+        write_f32(model, f32)
     shared = ("-t", str(options.threads))
-    if options.oracle == "reference":
+    if options.oracle == "exact":
+        oracle = caudal_logits(model, windows, options.threads, exact=True)
+    elif options.oracle == "reference":
         oracle = caudal_logits(f32, windows, options.threads, backend="reference")
     else:
         flags = (*shared, "--flash-attn", "off", "--kv-f32")
         oracle = llama_logits(options.llama_python, f32, windows, vocab_size, *flags)
     streams = {
-        "caudal": lambda: caudal_logits(model, windows, options.threads),
-        "caudal --exact": lambda: caudal_logits(model, windows, options.threads, exact=True),
+        **{
+            name: lambda settings=settings: caudal_logits(model, windows, options.threads, **settings)
+            for name, settings in CONTESTANTS.items()
+        },
         "llama.cpp": lambda: llama_logits(options.llama_python, model, windows, vocab_size, *shared),
     }
     if not options.llama_python:
@@ -189,15 +197,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", help="paths, or names such as SmolLM2-135M; default: the two small ones")
     parser.add_argument("--llama-python", help="a Python with the xllamacpp wheel")
-    parser.add_argument("--oracle", choices=("llama.cpp", "reference"), default="llama.cpp")
+    parser.add_argument("--oracle", choices=("llama.cpp", "reference", "exact"), default="llama.cpp")
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--window", type=int, default=512)
     parser.add_argument("-t", "--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--out", type=Path, help="append here instead of bench/results/quality.jsonl")
     options = parser.parse_args()
     if options.oracle == "llama.cpp" and not options.llama_python:
-        parser.error("give --llama-python, or --oracle reference")
-    print(f"{'model':<20}{'contestant':<16}{'mean KL':>11}{'p99 KL':>11}{'top-1':>8}{'perplexity':>12}")
+        parser.error("give --llama-python, or --oracle reference or exact")
+    print(f"{'model':<20}{'contestant':<18}{'mean KL':>11}{'p99 KL':>11}{'top-1':>8}{'perplexity':>12}")
     for model in model_paths(options.models or ["SmolLM2-135M", "Gemma-3-270M"]):
         with tempfile.TemporaryDirectory() as folder:
             rows = measure(model, options, Path(folder))
@@ -205,7 +213,7 @@ def main() -> None:
             identity = {"model": short_name(model), "oracle": f"{options.oracle}, F32", "window": options.window}
             append_result("quality", identity | row | facts(), options.out)
             print(
-                f"{short_name(model):<20}{row['contestant']:<16}{row['mean_kl']:>11.2e}{row['p99_kl']:>11.2e}"
+                f"{short_name(model):<20}{row['contestant']:<18}{row['mean_kl']:>11.2e}{row['p99_kl']:>11.2e}"
                 f"{row['top1_agreement']:>8.2%}{row['perplexity']:>12.3f}",
                 flush=True,
             )

@@ -18,21 +18,34 @@ void check_layer(const KVLayerShape& layer, size_t num_groups) {
   }
 }
 
+// Of a key and a value of one head, with their scales.
+size_t token_bytes(KVType type, int head_size) {
+  const auto elements = 2 * static_cast<size_t>(head_size);
+  switch (type) {
+    case KVType::f16:
+      return 2 * elements;
+    case KVType::f32:
+      return 4 * elements;
+    case KVType::int8:
+      return elements + 2 * static_cast<size_t>(head_size / kKeyScaleDims + 1);
+  }
+  throw std::invalid_argument("unknown KV type");
+}
+
 }  // namespace
 
-KVCache::KVCache(std::vector<KVLayerShape> layers, std::vector<int> num_blocks, int block_size, bool is_f32)
+KVCache::KVCache(std::vector<KVLayerShape> layers, std::vector<int> num_blocks, int block_size, KVType type)
     : layers_(std::move(layers)), num_blocks_(std::move(num_blocks)), block_size_(block_size) {
   if (block_size != 16 && block_size != 32) throw std::invalid_argument("block_size must be 16 or 32");
-  const size_t element = is_f32 ? 4 : 2;
   for (const KVLayerShape& layer : layers_) {
     check_layer(layer, num_blocks_.size());
     KVPages pages{};
-    pages.head_bytes = 2 * element * static_cast<size_t>(block_size) * static_cast<size_t>(layer.head_size);
+    pages.head_bytes = static_cast<size_t>(block_size) * token_bytes(type, layer.head_size);
     pages.block_bytes = pages.head_bytes * static_cast<size_t>(layer.num_kv_heads);
     pages.num_kv_heads = layer.num_kv_heads;
     pages.head_size = layer.head_size;
     pages.block_size = block_size;
-    pages.is_f32 = is_f32;
+    pages.type = type;
     // Small pages: a huge page would make one short sequence touch 2 MiB in every layer.
     memory_.emplace_back(pages.block_bytes * static_cast<size_t>(num_blocks_[static_cast<size_t>(layer.group)]), false);
     pages.base = memory_.back().data();

@@ -19,7 +19,7 @@ struct KVLayerShape {
 class KVCache {
  public:
   // num_blocks has one entry per group. Throws std::invalid_argument on shapes that kernels cannot take.
-  KVCache(std::vector<KVLayerShape> layers, std::vector<int> num_blocks, int block_size, bool is_f32);
+  KVCache(std::vector<KVLayerShape> layers, std::vector<int> num_blocks, int block_size, KVType type);
 
   KVCache(const KVCache&) = delete;
   KVCache& operator=(const KVCache&) = delete;

@@ -33,13 +33,20 @@ GluActivation glu_activation(const std::string& name) {
   throw std::invalid_argument("glu: unknown activation \"" + name + "\"; known: silu, gelu_tanh, gelu");
 }
 
+KVType kv_type(const std::string& name) {
+  if (name == "f16") return KVType::f16;
+  if (name == "f32") return KVType::f32;
+  if (name == "int8") return KVType::int8;
+  throw std::invalid_argument("KVCache: unknown type \"" + name + "\"; known: f16, f32, int8");
+}
+
 using KVShape = std::pair<int, std::pair<int, int>>;
 
 KVCache* make_cache(KVCache* self, const std::vector<KVShape>& layers, const std::vector<int>& num_blocks,
-                    int block_size, bool is_f32) {
+                    int block_size, const std::string& type) {
   std::vector<KVLayerShape> shapes;
   for (const auto& [group, heads] : layers) shapes.push_back({group, heads.first, heads.second});
-  return new (self) KVCache(std::move(shapes), num_blocks, block_size, is_f32);
+  return new (self) KVCache(std::move(shapes), num_blocks, block_size, kv_type(type));
 }
 
 void check_vector(const Vector* vector, size_t size, const char* what) {
@@ -125,7 +132,7 @@ void bind_parts(nb::module_& m) {
           },
           nb::arg("inv_freq"), nb::arg("rotary_dims"), nb::arg("interleaved"), nb::arg("attention_factor"));
   nb::class_<KVCache>(m, "KVCache", "Paged keys and values: layers are (group, (num_kv_heads, head_size)).")
-      .def("__init__", &make_cache, nb::arg("layers"), nb::arg("num_blocks"), nb::arg("block_size"), nb::arg("is_f32"))
+      .def("__init__", &make_cache, nb::arg("layers"), nb::arg("num_blocks"), nb::arg("block_size"), nb::arg("type"))
       .def("block_bytes", &KVCache::block_bytes, nb::arg("group"));
 }
 

@@ -1,8 +1,12 @@
 // Paged attention over a KV cache. The contract; attention_impl.h is the text.
 //
 // A KV page holds one block of tokens of one layer and one KV head: keys as [key_size][block_size]
-// (token-minor), then values as [block_size][value_size]. Elements are float16, or float32 in exact
-// mode. Unused slots hold zeros or old finite values, never NaN.
+// (token-minor), then values as [block_size][value_size]. Elements are float16, float32 or int8. A page
+// of int8 goes on with float16 scales: of the keys [key_size / kKeyScaleDims][block_size], and of the values
+// [block_size]. An element is its int8 times its scale, which is the largest magnitude over 127 among those
+// that share it: kKeyScaleDims dimensions of a token's key, or a token's whole value. Keys need it finer:
+// some models have a few dimensions that are far larger than the others. Unused slots hold zeros or old
+// finite values, never NaN.
 //
 // A query attends to its context in parts of kPartTokens positions: each part has a softmax of its own
 // (largest score, sum of weights, weighted sum of values), and parts are merged in order of position.
@@ -19,6 +23,10 @@ namespace caudal {
 
 // A multiple of every block size. Small enough that a few parts can be shared out evenly.
 constexpr int kPartTokens = 256;
+// Divides every head size.
+constexpr int kKeyScaleDims = 8;
+
+enum class KVType { f16, f32, int8 };
 
 struct KVPages {
   uint8_t* base;       // page of block 0, head 0
@@ -27,7 +35,7 @@ struct KVPages {
   int num_kv_heads;
   int head_size;
   int block_size;
-  bool is_f32;
+  KVType type;
 };
 
 // Where results of single parts wait to be merged. The slot of query i and part p begins `slot` floats after that of

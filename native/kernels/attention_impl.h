@@ -50,11 +50,11 @@ inline void prefetch_strip(const void* row, ptrdiff_t ahead, int bytes) {
 
 // s[c][v] += sum over i of left[i][c] * right[i][v]; `left` has `left_stride` floats from i to i+1. What there is
 // less of, columns or vectors, stays in registers. `ahead` is how far from `right` in memory the page is that will be
-// read next: pages lie anywhere, and the processor does not guess where.
-template <class T, int C, int V>
+// read next: pages lie anywhere, and the processor does not guess where. If Scaled, right[i][v] is times scale[v].
+template <class T, int C, int V, bool Scaled = false>
 inline __attribute__((always_inline)) void accumulate(VecF (&s)[C][V], const float* left, int left_stride,
                                                       int left_step, const typename T::Element* right, int right_stride,
-                                                      int count, ptrdiff_t ahead) {
+                                                      int count, ptrdiff_t ahead, const VecF* scale = nullptr) {
   for (int i = 0; i < count; ++i) {
     prefetch_strip(right, ahead, V * kLanes * static_cast<int>(sizeof(typename T::Element)));
     if constexpr (C < V) {
@@ -64,13 +64,17 @@ inline __attribute__((always_inline)) void accumulate(VecF (&s)[C][V], const flo
 #pragma GCC unroll 4
       for (int v = 0; v < V; ++v) {
         VecF r = T::get(right + v * kLanes);
+        if constexpr (Scaled) r = mul(r, scale[v]);
 #pragma GCC unroll 12
         for (int c = 0; c < C; ++c) s[c][v] = fma(x[c], r, s[c][v]);
       }
     } else {
       VecF r[V];
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) r[v] = T::get(right + v * kLanes);
+      for (int v = 0; v < V; ++v) {
+        r[v] = T::get(right + v * kLanes);
+        if constexpr (Scaled) r[v] = mul(r[v], scale[v]);
+      }
 #pragma GCC unroll 12
       for (int c = 0; c < C; ++c) {
         VecF x = set1(left[c * left_step]);
@@ -123,7 +127,18 @@ inline void score_strip(const Tile& tile, const PartPages& pages, int index, int
       index < pages.last()
           ? pages.page[index + 1]
           : reinterpret_cast<const uint8_t*>(T::values(pages.page[pages.first()], pages.block_size, pages.head_size));
-  accumulate<T, C, V>(s, tile.q, C, 1, k, pages.block_size, pages.head_size, ahead - page);
+  if constexpr (T::kHasScales) {
+    const auto* scales = T::key_scales(page, pages.block_size, pages.head_size) + (token - index * pages.block_size);
+    for (int i = 0; i < pages.head_size; i += kKeyScaleDims) {
+      VecF scale[V];
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) scale[v] = load_half(scales + i / kKeyScaleDims * pages.block_size + v * kLanes);
+      accumulate<T, C, V, true>(s, tile.q + i * C, C, 1, k + i * pages.block_size, pages.block_size, kKeyScaleDims,
+                                ahead - page, scale);
+    }
+  } else {
+    accumulate<T, C, V>(s, tile.q, C, 1, k, pages.block_size, pages.head_size, ahead - page);
+  }
   store_strip<C, V>(s, tile.scores + token, kPartTokens);
 }
 
@@ -159,6 +174,21 @@ inline void score_page(const Tile& tile, const PartPages& pages, int index) {
   const int end = pages.end_of(index, pages.groups);
   for (; token + V * kLanes <= end; token += V * kLanes) score_strip<T, C, V>(tile, pages, index, token);
   for (; token < end; token += kLanes) score_strip<T, C, 1>(tile, pages, index, token);
+}
+
+// Multiplies the weights of tokens by the scales of their values.
+template <class T>
+inline void scale_weights(const Tile& tile, const PartPages& pages, int columns) {
+  for (int index = pages.first(); index <= pages.last(); ++index) {
+    const auto* scales = T::value_scales(pages.page[index], pages.block_size, pages.head_size);
+    for (int t = pages.begin_of(index, pages.groups); t < pages.end_of(index, pages.groups); t += kLanes) {
+      VecF scale = load_half(scales + (t - index * pages.block_size));
+      for (int c = 0; c < columns; ++c) {
+        float* weights = tile.scores + c * kPartTokens + t;
+        store(weights, mul(load(weights), scale));
+      }
+    }
+  }
 }
 
 template <class T, int C>
@@ -288,6 +318,7 @@ void attend_part(const AttentionArgs& a, Tile& tile, int part, Gathered& out) {
   for (int c = 0; c < C; ++c) {
     softmax(tile.scores + c * kPartTokens, seen[c], pages.groups, a.softcap, out.max[c], out.sum[c]);
   }
+  if constexpr (T::kHasScales) scale_weights<T>(tile, pages, C);
   weigh_values<T, C>(tile, pages, out.acc);
 }
 
@@ -367,10 +398,16 @@ void attend(const AttentionArgs& a, void* scratch) {
   for (tile.first_column = 0; tile.first_column < columns;) {
     const int left = columns - tile.first_column, count = left < kMaxColumns ? left : kMaxColumns;
     load_queries(a, count, tile);
-    if (a.pages.is_f32) {
-      attend_columns<F32>(a, count, tile);
-    } else {
-      attend_columns<F16>(a, count, tile);
+    switch (a.pages.type) {
+      case KVType::f16:
+        attend_columns<F16>(a, count, tile);
+        break;
+      case KVType::f32:
+        attend_columns<F32>(a, count, tile);
+        break;
+      case KVType::int8:
+        attend_columns<Int8>(a, count, tile);
+        break;
     }
     tile.first_column += count;
   }

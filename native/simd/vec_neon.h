@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 namespace caudal {
 namespace {
@@ -37,6 +38,11 @@ inline VecF exp2_whole(VecF n) {
   return {vreinterpretq_f32_s32(vshlq_n_s32(e, 23))};
 }
 inline VecF load_half(const uint16_t* p) { return {vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))}; }
+inline VecF load_int8(const int8_t* p) {
+  uint32_t four;
+  std::memcpy(&four, p, 4);
+  return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_u32(vdup_n_u32(four))))))};
+}
 inline void store_half(uint16_t* p, VecF a) { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(a.v))); }
 inline float reduce_add(VecF a) { return vaddvq_f32(a.v); }
 inline float reduce_max(VecF a) { return vmaxnmvq_f32(a.v); }

@@ -73,6 +73,7 @@ inline uint16_t float_to_half(float f) {
   return static_cast<uint16_t>(sign | ((rounded - 0x38000000u) >> 13));
 }
 
+inline VecF load_int8(const int8_t* p) { return {static_cast<float>(*p)}; }
 inline VecF load_half(const uint16_t* p) { return {half_to_float(*p)}; }
 inline void store_half(uint16_t* p, VecF a) { *p = float_to_half(a.v); }
 inline float reduce_add(VecF a) { return a.v; }

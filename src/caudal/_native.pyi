@@ -73,7 +73,7 @@ class KVCache:
     """Paged keys and values: layers are (group, (num_kv_heads, head_size))."""
 
     def __init__(
-        self, layers: Sequence[tuple[int, tuple[int, int]]], num_blocks: Sequence[int], block_size: int, is_f32: bool
+        self, layers: Sequence[tuple[int, tuple[int, int]]], num_blocks: Sequence[int], block_size: int, type: str
     ) -> None: ...
     def block_bytes(self, group: int) -> int: ...
 

@@ -10,6 +10,7 @@ import msgspec
 
 from caudal.errors import ConfigError
 
+KV_CACHE_DTYPES = ("auto", "f16", "int8")
 ENVIRONMENT = ("CAUDAL_ISA", "CAUDAL_THREADS", "CAUDAL_CACHE_DIR", "CAUDAL_TEST_MODELS")
 
 
@@ -41,7 +42,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         num_speculative_tokens: most tokens to guess and check in one step where an answer repeats what came before;
             0 is off. Answers are the same.
         num_threads: None takes the cores that this process may use.
-        exact: keep activations and KV in float32 on the CPU.
+        kv_cache_dtype: what keys and values are kept as: "f16", "int8" with scales, or "auto", which is float16
+            (float32 if exact, or on the reference backend).
+        exact: keep activations in float32 on the CPU, and keys and values unless kv_cache_dtype says otherwise.
         pack_cache: folder that keeps weights as the CPU kernels read them, so that the next start maps them instead of
             packing them; it takes as much disk as the model. "auto" is packed/ in the cache directory.
         backend: "cpu" (native kernels) or "reference" (numpy).
@@ -58,6 +61,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_prefix_caching: bool = True
     num_speculative_tokens: int = 7
     num_threads: int | None = None
+    kv_cache_dtype: str = "auto"
     exact: bool = False
     pack_cache: str | None = None
     backend: str = "cpu"
@@ -75,6 +79,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(message)
         if self.pack_cache is not None and self.backend != "cpu":
             message = f"pack_cache is for backend 'cpu'; the backend is {self.backend!r}, which packs nothing"
+            raise ConfigError(message)
+        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
+            expected = " or ".join(", ".join(map(repr, KV_CACHE_DTYPES)).rsplit(", ", 1))
+            message = f"kv_cache_dtype is {self.kv_cache_dtype!r}; expected {expected}"
             raise ConfigError(message)
         for name in _AT_LEAST_ONE:
             value = getattr(self, name)

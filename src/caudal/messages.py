@@ -101,6 +101,7 @@ class EngineReady(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
     num_kv_blocks: int
     weights_bytes: int
     kv_bytes_per_token: int
+    kv_dtype: str
     num_threads: int
     isa: str
     load_s: float

@@ -112,3 +112,16 @@ def test_any_number_of_threads(alone, threads):
 def test_small_blocks(alone):
     """Pages of 16 tokens instead of 32 change nothing either: parts of the context are the same."""
     assert answers(engine(block_size=16), requests()) == alone
+
+
+def test_an_int8_cache_keeps_every_promise():
+    """Alone on one thread == together, in chunks, with three threads and blocks from the prefix cache."""
+    lone, found = engine(kv_cache_dtype="int8", num_threads=1), {}
+    for request in requests():
+        found.update(answers(lone, [request]))
+    warm = engine(
+        kv_cache_dtype="int8", num_threads=3, max_num_batched_tokens=33, max_num_seqs=5, enable_prefix_caching=True
+    )
+    assert answers(warm, requests()) == found
+    assert answers(warm, requests()[::-1]) == found
+    assert warm.stats().prefix_cache_hits > 0

@@ -20,15 +20,15 @@ BACKENDS = ("reference", "cpu")
 BLOCK_SIZE = 16
 
 
-def make_backend(name):
+def make_backend(name, kv_dtype="f32"):
     """A backend that computes in float32; skips the test if it is not built."""
     if name == "reference":
-        return ReferenceBackend()
+        return ReferenceBackend(kv_dtype)
     if importlib.util.find_spec("caudal._native") is None:
         pytest.skip("the native module is not built: runs after `make native` or an install, as in CI")
     from caudal.backends.cpu.cpu_backend import CpuBackend  # noqa: PLC0415 - needs the native module
 
-    return CpuBackend(num_threads=2, max_tokens=128, exact=True)
+    return CpuBackend(num_threads=2, max_tokens=128, exact=True, kv_dtype=kv_dtype)
 
 
 def load_case(case, backend, directory=DATA):

@@ -141,6 +141,7 @@ class ScriptedEngine:
             num_kv_blocks=100,
             weights_bytes=0,
             kv_bytes_per_token=1,
+            kv_dtype="f16",
             num_threads=1,
             isa="none",
             load_s=0.0,

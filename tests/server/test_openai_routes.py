@@ -311,6 +311,9 @@ async def test_metrics(http):
         assert f"vllm:{name}{{{label}}}" in values
     for name in ("inter_token_latency", "time_per_output_token", "request_time_per_output_token"):
         assert f"vllm:{name}_seconds_count{{{label}}}" in values
+    cache = next(line for line in text.splitlines() if line.startswith("vllm:cache_config_info{"))
+    assert 'cache_dtype="f16"' in cache
+    assert cache.endswith(" 1.0")
     assert "vllm:prefix_cache_hits_total" in text
     for name, value in (("drafts", 2), ("draft_tokens", 9), ("accepted_tokens", 5)):
         assert float(values[f"vllm:spec_decode_num_{name}_total{{{label}}}"]) == value

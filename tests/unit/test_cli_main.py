@@ -49,6 +49,7 @@ def test_summary_is_the_commands_own_first_line(verb):
         (["bench", "x", "-p", "0", "-n", "0", "-b", ""], "no test"),
         (["run", "x", "--temperature", "warm", "hi"], "'warm'"),
         (["run", "x", "--top-p", "2", "hi"], "top_p is 2.0; expected a number from"),
+        (["serve", "x", "--kv-cache-dtype", "fp8"], "'fp8' is not one of 'auto', 'f16', 'int8'"),
     ],
 )
 def test_misuse_is_one_line_and_status_2(capsys, monkeypatch, arguments, fact):

@@ -52,6 +52,18 @@ class KVLayer:
     value_size: int
 
 
+KV_ELEMENT_BYTES = {"f16": 2, "f32": 4, "int8": 1}
+KV_SCALE_BYTES = 2  # float16
+KEY_SCALE_DIMS = 8
+
+
+def paged_bytes_per_token(layer: KVLayer, dtype: str) -> int:
+    """Return what a token's elements of one layer take, and their scales if they are int8."""
+    num_scales = layer.num_kv_heads * (layer.key_size // KEY_SCALE_DIMS + 1) if dtype == "int8" else 0
+    num_elements = layer.num_kv_heads * (layer.key_size + layer.value_size)
+    return KV_ELEMENT_BYTES[dtype] * num_elements + KV_SCALE_BYTES * num_scales
+
+
 @dataclass(frozen=True, slots=True)
 class AttentionSpec:
     """One layer's attention.
@@ -133,6 +145,7 @@ class Backend(Protocol):
         name: as in EngineConfig.backend.
         isa: the instruction set or device that computes, for people to read.
         num_threads: of the CPU.
+        kv_dtype: what the KV cache holds: "f16", "f32" or "int8".
         weights_bytes: of all matrices placed so far.
         mapped_bytes: those of them that are in the page cache, which counts as free memory.
     """
@@ -140,6 +153,7 @@ class Backend(Protocol):
     name: str
     isa: str
     num_threads: int
+    kv_dtype: str
     weights_bytes: int
 
     @property
@@ -164,7 +178,14 @@ class Backend(Protocol):
         """Take note that every weight has been placed."""
 
     def kv_cache(self, layers: Sequence[KVLayer], num_blocks: Sequence[int], block_size: int) -> Any:
-        """Reserve a paged KV cache: one pool of num_blocks[g] blocks per group."""
+        """Reserve a paged KV cache: one pool of num_blocks[g] blocks per group.
+
+        An int8 cache keeps round(x / s) * s within 127 s, where s is the float16 of the largest magnitude / 127 among
+        KEY_SCALE_DIMS dimensions of one token's key and head, or among all of its value.
+        """
+
+    def kv_bytes_per_token(self, layer: KVLayer) -> int:
+        """Bytes of the cache that a token takes in one layer."""
 
     def compile(self, forward: Callable[[Any], Array], kv_cache: Any) -> Callable[[StepBatch], NDArray[np.float32]]:
         """Make a step function from forward(batch) -> logits [L, V]. The result is valid until the next call."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from caudal.backends.base import KEY_SCALE_DIMS
 from caudal.backends.reference_sampling import sample_rows
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ class ReferenceBackend:
     isa = "numpy"
     num_threads = 1
 
-    def __init__(self) -> None:
+    def __init__(self, kv_dtype: str = "f32") -> None:
+        self.kv_dtype = kv_dtype
         self.weights_bytes = 0
         self.mapped_bytes = 0
 
@@ -90,12 +92,16 @@ class ReferenceBackend:
         """Nothing is kept for loading."""
 
     def kv_cache(self, layers: Sequence[KVLayer], num_blocks: Sequence[int], block_size: int) -> PagedKV:
-        """Allocate the pools; NaN shows a read of a slot that was never written."""
+        """Allocate the pools in float32, whatever they round to; NaN shows a read of a slot that was never written."""
         slots = [num_blocks[layer.group] * block_size for layer in layers]
         shapes = [(count, layer.num_kv_heads) for count, layer in zip(slots, layers, strict=True)]
         keys = [np.full((*s, n.key_size), np.nan, np.float32) for s, n in zip(shapes, layers, strict=True)]
         values = [np.full((*s, n.value_size), np.nan, np.float32) for s, n in zip(shapes, layers, strict=True)]
         return PagedKV(tuple(layers), tuple(keys), tuple(values))
+
+    def kv_bytes_per_token(self, layer: KVLayer) -> int:
+        """Return the size of the float32 numbers."""
+        return 4 * layer.num_kv_heads * (layer.key_size + layer.value_size)
 
     def compile(self, forward: Callable[[Step], F32], kv_cache: PagedKV) -> Callable[[StepBatch], F32]:
         """Return a function that runs forward on a step as it is."""
@@ -140,8 +146,11 @@ class ReferenceBackend:
         kv, step = batch.kv, batch.batch
         layer = kv.layers[spec.layer]
         keys, values = kv.keys[spec.layer], kv.values[spec.layer]
-        keys[step.slot_mapping[layer.group]] = k.reshape(len(k), layer.num_kv_heads, layer.key_size)
-        values[step.slot_mapping[layer.group]] = v.reshape(len(v), layer.num_kv_heads, layer.value_size)
+        slots = step.slot_mapping[layer.group]
+        k_TKd = k.reshape(len(k), layer.num_kv_heads, layer.key_size)
+        v_TKd = v.reshape(len(v), layer.num_kv_heads, layer.value_size)
+        keys[slots] = _as_kept(k_TKd, self.kv_dtype, KEY_SCALE_DIMS)
+        values[slots] = _as_kept(v_TKd, self.kv_dtype, layer.value_size)
         q_THd = q.reshape(len(q), spec.num_heads, spec.head_size)
         out = np.empty((len(q), spec.num_heads, layer.value_size), np.float32)
         table = step.block_tables[layer.group]
@@ -177,6 +186,20 @@ class ReferenceBackend:
     def sample(self, logits: F32, sampling: SamplingBatch) -> SampleOutput:
         """Choose tokens; reference_sampling.py defines how, to the bit."""
         return sample_rows(logits, sampling)
+
+
+def _as_kept(x_TKd: F32, dtype: str, scale_dims: int) -> F32:
+    """Round keys or values as a cache of this type does; int8 with a scale for every `scale_dims` dimensions."""
+    if dtype == "f32":
+        return x_TKd
+    x_TKd = x_TKd.clip(-65504, 65504)
+    if dtype == "f16":
+        return x_TKd.astype(np.float16).astype(np.float32)
+    x_TKgd = x_TKd.reshape(*x_TKd.shape[:2], -1, scale_dims)
+    scale = (np.abs(x_TKgd).max(axis=-1, keepdims=True) / np.float32(127)).astype(np.float16).astype(np.float32)
+    inverse = np.divide(np.float32(1), scale, out=np.zeros_like(scale), where=scale > 0)
+    result: F32 = (np.rint(x_TKgd * inverse).clip(-127, 127) * scale).reshape(x_TKd.shape)
+    return result
 
 
 def _visible(positions: NDArray[np.int32], seen: NDArray[np.int64], window: int | None) -> NDArray[np.bool_]:

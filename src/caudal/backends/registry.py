@@ -27,7 +27,7 @@ def make_backend(config: EngineConfig, checkpoint: GGUFFile | None = None) -> Ba
     if config.backend == "reference":
         from caudal.backends.reference import ReferenceBackend  # noqa: PLC0415 - numpy only when asked for
 
-        return ReferenceBackend()
+        return ReferenceBackend("f32" if config.kv_cache_dtype == "auto" else config.kv_cache_dtype)
     try:
         from caudal.backends.cpu.cpu_backend import CpuBackend  # noqa: PLC0415 - the native module only when asked for
     except ImportError as error:
@@ -44,4 +44,5 @@ def make_backend(config: EngineConfig, checkpoint: GGUFFile | None = None) -> Ba
         max_tokens=config.max_num_batched_tokens,
         exact=config.exact,
         pack_cache=cache,
+        kv_dtype=None if config.kv_cache_dtype == "auto" else config.kv_cache_dtype,
     )

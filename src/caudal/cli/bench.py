@@ -126,11 +126,13 @@ def command(
     with llm:
         facts = llm.engine.ready_info()
         if not as_json:
-            click.echo(f"{model}: {facts.num_threads} threads, {facts.isa}{', exact' if options['exact'] else ''}")
+            exact = ", exact" if options["exact"] else ""
+            click.echo(f"{model}: {facts.num_threads} threads, {facts.isa}, KV cache {facts.kv_dtype}{exact}")
             click.echo(f"{'test':<8}{'tokens/s':>12}{'worst':>12}{'best':>12}")
         for row in measure(llm.engine, llm.tokenizer.vocab_size, tests, repeats, show=show):
             if as_json:
                 shared = {"model": model, "threads": facts.num_threads, "isa": facts.isa, "exact": options["exact"]}
+                shared["kv_dtype"] = facts.kv_dtype
                 click.echo(json.dumps(row | shared))
             else:
                 click.echo(f"{row['test']:<8}{row['tokens_per_s']:>12.1f}{row['worst']:>12.1f}{row['best']:>12.1f}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from caudal.config import EngineConfig
+from caudal.config import KV_CACHE_DTYPES, EngineConfig
 from caudal.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -90,7 +90,10 @@ engine_options = chain(
            help="Longest prompt plus answer, in tokens."),
     option(EngineConfig, "num_threads", "--threads", "-t", type=int, none="the cores this process may use",
            help="Threads of computation."),
-    option(EngineConfig, "exact", "--exact", is_flag=True, help="Keep activations and KV cache in float32: slower."),
+    option(EngineConfig, "kv_cache_dtype", "--kv-cache-dtype", type=click.Choice(KV_CACHE_DTYPES),
+           help="What the KV cache keeps: int8 takes 57 % of the memory of f16, which auto is."),
+    option(EngineConfig, "exact", "--exact", is_flag=True,
+           help="Keep activations in float32, and the KV cache if its type is auto: slower."),
     option(EngineConfig, "pack_cache", "--pack-cache", metavar="DIR",
            help="Keep weights there as the kernels read them, so that the next start is quick; auto is a folder in the "
            "user's cache. Takes as much disk as the model."),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from caudal.backends.base import KVLayer, paged_bytes_per_token
 from caudal.checkpoint import open_checkpoint
 from caudal.cli.list_models import human_bytes
 from caudal.cli.options import ModelFirst, json_option, model_option
@@ -49,6 +50,7 @@ def describe(model: GGUFFile) -> dict[str, Any]:
         "license": metadata.get("general.license"),
         "num_parameters": num_parameters,
         **{name: _plain(metadata.get(f"{architecture}.{key}")) for name, key in DIMENSIONS.items()},
+        "kv_bytes_per_token": _kv_bytes_per_token(metadata),
         "weights_bytes": stored.total(),
         "bits_per_weight": round(8 * stored.total() / num_parameters, 2) if num_parameters else None,
         "formats": {
@@ -69,6 +71,22 @@ def _num_elements(shape: tuple[int, ...]) -> int:
     return product
 
 
+def _kv_bytes_per_token(metadata: Mapping[str, Any]) -> dict[str, int] | None:
+    """Return what a token takes in the KV cache by type, as long as no window lets go of it; None if it is not said."""
+
+    def number(key: str) -> int | None:
+        value = metadata.get(f"{metadata.get('general.architecture')}.{key}")
+        return value if isinstance(value, int) else None
+
+    layers, heads, hidden = number("block_count"), number("attention.head_count"), number("embedding_length")
+    if not layers or not heads or not hidden:
+        return None
+    kv_heads = number("attention.head_count_kv") or heads
+    key_size = number("attention.key_length") or hidden // heads
+    layer = KVLayer(0, kv_heads, key_size, number("attention.value_length") or key_size)
+    return {dtype: layers * paged_bytes_per_token(layer, dtype) for dtype in ("f16", "int8")}
+
+
 def _plain(value: Any) -> Any:
     """Return a per-layer list as its distinct values, in order."""
     return value if value is None or isinstance(value, str | int | float) else list(dict.fromkeys(value))
@@ -77,7 +95,7 @@ def _plain(value: Any) -> Any:
 def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     parameters = facts["num_parameters"]
     mix = ", ".join(f"{name} {part['bytes'] / facts['weights_bytes']:.0%}" for name, part in facts["formats"].items())
-    template = facts["chat_template"]
+    template, cache = facts["chat_template"], facts["kv_bytes_per_token"]
     rows = [
         ("path", facts["path"]),
         ("name", facts["name"]),
@@ -85,6 +103,7 @@ def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("license", facts["license"]),
         ("parameters", f"{parameters / 1e9:.2f} B" if parameters >= 1e9 else f"{parameters / 1e6:.1f} M"),
         *((key.replace("_", " ").replace("num ", ""), facts[key]) for key in DIMENSIONS),
+        ("KV cache", ", ".join(f"{size} bytes per token as {dtype}" for dtype, size in (cache or {}).items())),
         ("weights", f"{human_bytes(facts['weights_bytes'])} ({facts['bits_per_weight']} bits per weight)"),
         ("formats", mix),
         ("vocabulary", facts["vocab_size"]),

@@ -36,6 +36,7 @@ class ModelFacts:
     weights_bytes: int
     num_threads: int
     isa: str
+    kv_dtype: str
     load_s: float
 
 
@@ -270,6 +271,7 @@ class Engine:
             num_kv_blocks=sum(group.num_blocks for group in self._runner.groups),
             weights_bytes=self._facts.weights_bytes,
             kv_bytes_per_token=self._runner.kv_bytes_per_token,
+            kv_dtype=self._facts.kv_dtype,
             num_threads=self._facts.num_threads,
             isa=self._facts.isa,
             load_s=self._facts.load_s,

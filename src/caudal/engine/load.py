@@ -44,6 +44,7 @@ def load_engine_from(checkpoint: GGUFFile, config: EngineConfig) -> Engine:
         weights_bytes=backend.weights_bytes,
         num_threads=backend.num_threads,
         isa=backend.isa,
+        kv_dtype=backend.kv_dtype,
         load_s=time.perf_counter() - start_s,
     )
     return Engine(config, runner, facts, max_model_len)

@@ -32,16 +32,8 @@ class Runner:
     def __init__(self, model: Decoder, backend: Backend, config: EngineConfig, max_model_len: int) -> None:
         spec = model.spec
         layers = spec.kv_layers()
-        element_bytes = 4 if config.exact or backend.name == "reference" else 2
         demands = tuple(
-            KVDemand(
-                sum(
-                    layer.num_kv_heads * (layer.key_size + layer.value_size) * element_bytes
-                    for layer in layers
-                    if layer.group == group
-                ),
-                window,
-            )
+            KVDemand(sum(backend.kv_bytes_per_token(layer) for layer in layers if layer.group == group), window)
             for group, window in enumerate(spec.kv_windows)
         )
         self.kv_bytes_per_token = sum(demand.bytes_per_token for demand in demands)

@@ -179,4 +179,8 @@ class _Service:
     def _announce(self) -> None:
         host, port = self._listener.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
-        print(f"Caudal is ready on http://{host}:{port} (OpenAI API under /v1)", file=sys.stderr, flush=True)  # noqa: T201
+        ready = self._client.ready
+        cache = "" if ready is None else f", KV cache {ready.kv_dtype}"
+        print(  # noqa: T201
+            f"Caudal is ready on http://{host}:{port} (OpenAI API under /v1){cache}", file=sys.stderr, flush=True
+        )

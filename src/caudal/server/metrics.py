@@ -54,6 +54,18 @@ class _EngineCollector(Collector):
             ("vllm:spec_decode_num_draft_tokens", "Tokens guessed.", stats.num_draft_tokens),
             ("vllm:spec_decode_num_accepted_tokens", "Guessed tokens that were right.", stats.num_accepted_tokens),
         )
+        ready = self._client.ready
+        if ready is not None:
+            info = {
+                "cache_dtype": ready.kv_dtype,
+                "bytes_per_token": str(ready.kv_bytes_per_token),
+                "num_blocks": str(ready.num_kv_blocks),
+            }
+            cache = GaugeMetricFamily(
+                "vllm:cache_config_info", "What the KV cache is made of; always 1.", labels=[_LABEL, *info]
+            )
+            cache.add_metric([self._model_name, *info.values()], 1)
+            yield cache
         for name, text, value in gauges:
             gauge = GaugeMetricFamily(name, text, labels=[_LABEL])
             gauge.add_metric([self._model_name], value)

@@ -1,12 +1,15 @@
 // Compares attention and elementwise kernels of every instruction set that runs here with the scalar ones, and checks
 // that a query's result has the same bits alone and among others. Prints what differs; returns the number of failures.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "kv_cache.h"
 #include "memory.h"
 #include "tables.h"
 
@@ -50,27 +53,21 @@ void expect_same(const std::string& what, const float* a, const float* b, size_t
 struct Shape {
   int head_size, num_kv_heads, group, block_size, context, num_queries, window;
   float softcap;
-  bool is_f32;
+  caudal::KVType type;
 };
 
 struct Case {
   Shape shape;
-  caudal::Mapping memory;
+  std::unique_ptr<caudal::KVCache> cache;
   KVPages pages{};
   std::vector<int32_t> table;
   std::vector<float> q;
 
   explicit Case(const Shape& s) : shape(s) {
     const int blocks = (s.context + s.block_size - 1) / s.block_size;
-    const size_t element = s.is_f32 ? 4 : 2;
-    pages.head_bytes = 2 * element * static_cast<size_t>(s.block_size * s.head_size);
-    pages.block_bytes = pages.head_bytes * static_cast<size_t>(s.num_kv_heads);
-    pages.num_kv_heads = s.num_kv_heads;
-    pages.head_size = s.head_size;
-    pages.block_size = s.block_size;
-    pages.is_f32 = s.is_f32;
-    memory = caudal::Mapping(pages.block_bytes * static_cast<size_t>(blocks), false);
-    pages.base = memory.data();
+    cache = std::make_unique<caudal::KVCache>(std::vector<caudal::KVLayerShape>{{0, s.num_kv_heads, s.head_size}},
+                                              std::vector<int>{blocks}, s.block_size, s.type);
+    pages = cache->pages(0);
     for (int b = 0; b < blocks; ++b) table.push_back(b ^ (blocks > 1 && (b | 1) < blocks ? 1 : 0));
     q = random_floats(static_cast<size_t>(s.num_queries) * q_stride());
   }
@@ -160,10 +157,33 @@ struct Case {
   }
 };
 
+// To the eleven bits of a normal float16.
+float rounded_to_half(float x) {
+  int exponent = 0;
+  const float fraction = std::frexp(x, &exponent);
+  return std::ldexp(std::nearbyint(std::ldexp(fraction, 11)), exponent - 11);
+}
+
+// Keys or values as an int8 cache keeps them, with a scale for every `scale_dims` dimensions.
+std::vector<float> kept(std::vector<float> x, caudal::KVType type, int scale_dims) {
+  if (type != caudal::KVType::int8) return x;
+  for (size_t begin = 0; begin < x.size(); begin += static_cast<size_t>(scale_dims)) {
+    float largest = 0.0f;
+    for (int i = 0; i < scale_dims; ++i) largest = std::max(largest, std::fabs(x[begin + static_cast<size_t>(i)]));
+    const float scale = rounded_to_half(largest / 127.0f);
+    for (int i = 0; i < scale_dims && largest > 0.0f; ++i) {
+      float& value = x[begin + static_cast<size_t>(i)];
+      value = std::clamp(std::nearbyint(value * (1.0f / scale)), -127.0f, 127.0f) * scale;
+    }
+  }
+  return x;
+}
+
 void check_attention(const KernelTable& kernels, const KernelTable& oracle, const Shape& s) {
   const std::string name = std::string(kernels.name) + " attention d=" + std::to_string(s.head_size) +
                            " group=" + std::to_string(s.group) + " context=" + std::to_string(s.context) +
-                           " queries=" + std::to_string(s.num_queries) + " window=" + std::to_string(s.window);
+                           " queries=" + std::to_string(s.num_queries) + " window=" + std::to_string(s.window) +
+                           " KV type " + std::to_string(static_cast<int>(s.type));
   Case c(s), expected_case(s);
   expected_case.q = c.q;
   const auto size = static_cast<size_t>(s.context * s.num_kv_heads * s.head_size);
@@ -173,16 +193,19 @@ void check_attention(const KernelTable& kernels, const KernelTable& oracle, cons
   if (s.window > 0 && s.context > s.window + s.num_queries) c.fill(kernels, k, v);
   v[0] = 0.5f;
   k[1] = 0.5f;
+  for (int i = 0; i < s.head_size; ++i) v[static_cast<size_t>(i)] = k[static_cast<size_t>(i)] = 0.0f;  // has no scale
   c.fill(kernels, k, v);
   expected_case.fill(oracle, k, v);
-  if (std::memcmp(c.memory.data(), expected_case.memory.data(), c.memory.size()) != 0) {
+  if (std::memcmp(c.pages.base, expected_case.pages.base, c.cache->block_bytes(0) * c.table.size()) != 0) {
     std::printf("FAIL %s KV write: bytes differ\n", name.c_str());
     ++failures;
   }
   std::vector<float> found = c.attend(kernels, 0, s.num_queries);
   const std::vector<float> expected = expected_case.attend(oracle, 0, s.num_queries);
   expect_same(name, found.data(), expected.data(), found.size());
-  expect_close(name + " against the textbook", found, c.textbook(k, v), s.is_f32 ? 5e-6f : 1e-3f);
+  expect_close(name + " against the textbook", found,
+               c.textbook(kept(k, s.type, caudal::kKeyScaleDims), kept(v, s.type, s.head_size)),
+               s.type == caudal::KVType::f16 ? 1e-3f : 5e-6f);
   for (int i = 0; i < s.num_queries; i += 3) {
     std::vector<float> alone = c.attend(kernels, i, 1);
     expect_same(name + " alone", alone.data(), found.data() + static_cast<size_t>(i) * c.q_stride(), c.q_stride());
@@ -257,17 +280,17 @@ void check_activations(const KernelTable& kernels, const KernelTable& oracle) {
 int main(int argc, char** argv) {
   const KernelTable& oracle = caudal::kernel_table("scalar");
   for (const KernelTable& kernels : caudal::tables_to_check(argc, argv)) {
-    for (bool f32 : {false, true}) {
-      check_attention(kernels, oracle, {64, 3, 3, 32, 70, 1, 0, 0.0f, f32});
-      check_attention(kernels, oracle, {128, 2, 6, 32, 33, 33, 0, 0.0f, f32});
-      check_attention(kernels, oracle, {256, 1, 4, 16, 100, 7, 20, 0.0f, f32});
-      check_attention(kernels, oracle, {16, 2, 1, 16, 50, 50, 7, 50.0f, f32});
-      check_attention(kernels, oracle, {96, 1, 13, 32, 40, 5, 64, 30.0f, f32});
+    for (caudal::KVType type : {caudal::KVType::f16, caudal::KVType::f32, caudal::KVType::int8}) {
+      check_attention(kernels, oracle, {64, 3, 3, 32, 70, 1, 0, 0.0f, type});
+      check_attention(kernels, oracle, {128, 2, 6, 32, 33, 33, 0, 0.0f, type});
+      check_attention(kernels, oracle, {256, 1, 4, 16, 100, 7, 20, 0.0f, type});
+      check_attention(kernels, oracle, {16, 2, 1, 16, 50, 50, 7, 50.0f, type});
+      check_attention(kernels, oracle, {96, 1, 13, 32, 40, 5, 64, 30.0f, type});
       // Parts: whole ones, a last one of one token, windows that begin inside and at the end of one.
-      check_attention(kernels, oracle, {64, 3, 3, 32, 768, 2, 0, 0.0f, f32});
-      check_attention(kernels, oracle, {32, 2, 4, 32, 513, 3, 0, 20.0f, f32});
-      check_attention(kernels, oracle, {48, 1, 7, 16, 1000, 40, 300, 0.0f, f32});
-      check_attention(kernels, oracle, {64, 1, 2, 32, 800, 17, 8, 0.0f, f32});
+      check_attention(kernels, oracle, {64, 3, 3, 32, 768, 2, 0, 0.0f, type});
+      check_attention(kernels, oracle, {32, 2, 4, 32, 513, 3, 0, 20.0f, type});
+      check_attention(kernels, oracle, {48, 1, 7, 16, 1000, 40, 300, 0.0f, type});
+      check_attention(kernels, oracle, {64, 1, 2, 32, 800, 17, 8, 0.0f, type});
     }
     check_norm_and_rope(kernels, oracle);
     check_activations(kernels, oracle);

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from caudal import _native
-from caudal.backends.base import SampleOutput
+from caudal.backends.base import SampleOutput, paged_bytes_per_token
 from caudal.backends.cpu.threads import usable_cores
 from caudal.errors import ConfigError
 from caudal.quant import FORMATS
@@ -82,7 +82,8 @@ class CpuBackend:
     Args:
         num_threads: None takes the cores that this process may use.
         max_tokens: most tokens in one step.
-        exact: keep activations and KV in float32.
+        exact: keep activations in float32.
+        kv_dtype: "f16", "f32" or "int8"; None takes float16, float32 if exact.
         isa: a name from available_isas(); None takes the best, or what CAUDAL_ISA says.
         pack_cache: where packed matrices are kept from one start to the next; None keeps none.
 
@@ -98,6 +99,7 @@ class CpuBackend:
         num_threads: int | None = None,
         max_tokens: int = 512,
         exact: bool = False,
+        kv_dtype: str | None = None,
         isa: str | None = None,
         pack_cache: PackCache | None = None,
     ) -> None:
@@ -110,6 +112,7 @@ class CpuBackend:
             raise ConfigError(message)
         self.num_threads = num_threads or usable_cores()
         self.exact = exact
+        self.kv_dtype = kv_dtype or ("f32" if exact else "f16")
         self._max_tokens = max_tokens
         try:
             self._pool = _native.ThreadPool(self.num_threads)
@@ -184,7 +187,7 @@ class CpuBackend:
         return _native.RopeTable(list(spec.inv_freq), spec.rotary_dims, spec.interleaved, spec.attention_factor)
 
     def kv_cache(self, layers: Sequence[KVLayer], num_blocks: Sequence[int], block_size: int) -> _native.KVCache:
-        """Reserve a paged cache: float16, or float32 in exact mode."""
+        """Reserve a paged cache of kv_dtype."""
         for index, layer in enumerate(layers):
             if layer.key_size != layer.value_size or layer.key_size % 16:
                 message = (
@@ -193,7 +196,11 @@ class CpuBackend:
                 )
                 raise ConfigError(message)
         shapes = [(layer.group, (layer.num_kv_heads, layer.key_size)) for layer in layers]
-        return _native.KVCache(shapes, list(num_blocks), block_size, self.exact)
+        return _native.KVCache(shapes, list(num_blocks), block_size, self.kv_dtype)
+
+    def kv_bytes_per_token(self, layer: KVLayer) -> int:
+        """Return the size of a token's elements, and of their scales."""
+        return paged_bytes_per_token(layer, self.kv_dtype)
 
     def compile(
         self, forward: Callable[[_native.Program], Value], kv_cache: _native.KVCache
