@@ -129,7 +129,10 @@ inline void score_strip(const Tile& tile, const PartPages& pages, int index, int
           : reinterpret_cast<const uint8_t*>(T::values(pages.page[pages.first()], pages.block_size, pages.head_size));
   if constexpr (T::kHasScales) {
     const auto* scales = T::key_scales(page, pages.block_size, pages.head_size) + (token - index * pages.block_size);
+    const ptrdiff_t to_next = index < pages.last() ? ahead - page : 0;
+    prefetch_strip(T::value_scales(page, pages.block_size, pages.head_size), to_next, 1);
     for (int i = 0; i < pages.head_size; i += kKeyScaleDims) {
+      prefetch_strip(scales + i / kKeyScaleDims * pages.block_size, to_next, 1);
       VecF scale[V];
 #pragma GCC unroll 4
       for (int v = 0; v < V; ++v) scale[v] = load_half(scales + i / kKeyScaleDims * pages.block_size + v * kLanes);
