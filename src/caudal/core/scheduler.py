@@ -8,8 +8,8 @@ Pure: no tensors, no clock, no randomness; the same calls give the same plans. A
 
 There is no prefill phase and no decode phase: each sequence has tokens known and tokens computed, and a step moves the
 second towards the first. Sequences with one token to go (decoding) come first; the rest of the token budget, or as
-much of it as `prefill_pace` allows, goes to the others as `fairness` says, and what little `speculation` uses comes from
-what is left. Requests may be added and aborted at any time, also between `schedule` and `commit`.
+much of it as `prefill_pace` allows, goes to the others as `fairness` says, and what little `speculation` uses comes
+from what is left. Requests may be added and aborted at any time, also between `schedule` and `commit`.
 """
 
 from __future__ import annotations
