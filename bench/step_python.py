@@ -47,7 +47,9 @@ class Stopwatch:
 
 def step_times(model: Path, num_seqs: int, num_steps: int) -> list[float]:
     """Return the seconds of Python in each of `num_steps` steps that only decode."""
-    config = EngineConfig(model_path=str(model), max_model_len=4096, num_threads=1, kv_cache_bytes=1 << 30)
+    config = EngineConfig(
+        model_path=str(model), max_model_len=4096, num_threads=1, kv_cache_bytes=1 << 30, num_speculative_tokens=0
+    )
     engine = load_engine(config)
     native = Stopwatch()
     runner: Any = engine._runner  # noqa: SLF001 - nobody else wants to know

@@ -10,7 +10,7 @@ from caudal.core.request import FinishReason, Request, SequenceUpdate
 from caudal.core.scheduler import Scheduler, SchedulerConfig
 from caudal.engine.prompt_logprobs import PromptLogprobs
 from caudal.engine.sampling_batch import RowSampling, SamplingArrays, sampled_tokens
-from caudal.engine.step_batch import BlockTableArrays, build_step_batch
+from caudal.engine.step_batch import StepArrays
 from caudal.errors import InvalidParameter
 from caudal.messages import EngineReady, EngineStats, TokenLogprobs, Update
 
@@ -80,7 +80,7 @@ class Engine:
         self.max_model_len = self._scheduler.max_model_len
         self._running: dict[str, _Running] = {}
         self._num_unscored = 0  # of them, those whose prompt's log-probabilities are still to be told
-        self._block_tables = BlockTableArrays()
+        self._step_arrays = StepArrays()
         self._sampling_arrays = SamplingArrays()
         self._num_steps = 0
         self._num_prompt_tokens = 0
@@ -140,7 +140,7 @@ class Engine:
         if plan is None:
             return []
         try:
-            batch = build_step_batch(plan, self._scheduler.tokens_of, self._block_tables)
+            batch = self._step_arrays.batch(plan, self._scheduler.tokens_of)
             logits = self._runner.forward(batch)
             sampled = self._sample(plan, logits)
         except Exception as error:

@@ -85,23 +85,23 @@ class SamplingArrays:
         self._kept: dict[str, np.ndarray] = {}
         self._has_penalties = False
         self._has_bias = False
+        self._rows: list[int] = []
+        self._row_array = np.zeros(0, np.int32)
 
     def batch(self, rows: Sequence[SampledToken]) -> SamplingBatch:
         """Return the arrays for tokens to choose."""
         samplings = [row[0] for row in rows]
         if len(samplings) != len(self._samplings) or not all(map(operator.is_, samplings, self._samplings)):
             self._keep(rows)
-        history_starts, history_ids = _histories(rows if self._has_penalties else (), len(rows))
-        bias_starts, bias_ids, bias_values = _biases(rows if self._has_bias else (), len(rows))
+        logit_rows = [row[3] for row in rows]
+        if logit_rows != self._rows:
+            self._rows, self._row_array = logit_rows, np.array(logit_rows, np.int32)
+        changing = _histories(rows) if self._has_penalties else {}
+        if self._has_bias:
+            changing |= _biases(rows)
+        positions = [len(seq.token_ids) + len(assumed) for _, seq, assumed, _ in rows]
         return SamplingBatch(
-            **self._kept,
-            positions=np.array([len(seq.token_ids) + len(assumed) for _, seq, assumed, _ in rows], np.int64),
-            history_starts=history_starts,
-            history_ids=history_ids,
-            bias_starts=bias_starts,
-            bias_ids=bias_ids,
-            bias_values=bias_values,
-            rows=np.array([row[3] for row in rows], np.int32),
+            **{**self._kept, **changing}, positions=np.array(positions, np.int64), rows=self._row_array
         )
 
     def _keep(self, rows: Sequence[SampledToken]) -> None:
@@ -111,7 +111,7 @@ class SamplingArrays:
         self._has_penalties = any(sampling.has_penalties for sampling in self._samplings)
         self._has_bias = any(p.logit_bias or p.min_tokens for p in params)
         self._kept = {name: np.array([getattr(p, name) for p in params], np.float32) for name in _FLOATS}
-        self._kept |= {
+        self._kept |= _nothing(len(rows)) | {
             "top_k": np.array([max(p.top_k, 0) for p in params], np.int32),
             "seeds": np.array([sampling.seed for sampling in self._samplings], np.uint64),
             "num_prompt": np.array([seq.num_prompt_tokens for _, seq, _, _ in rows], np.int32),
@@ -119,23 +119,33 @@ class SamplingArrays:
         }
 
 
-def _histories(rows: Sequence[SampledToken], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+def _nothing(num_rows: int) -> dict[str, np.ndarray]:
+    """Return the histories and biases of rows that have none."""
+    starts = np.zeros(num_rows + 1, np.int32)
+    ids = np.zeros(0, np.int32)
+    values = np.zeros(0, np.float32)
+    return {
+        "history_starts": starts,
+        "history_ids": ids,
+        "bias_starts": starts,
+        "bias_ids": ids,
+        "bias_values": values,
+    }
+
+
+def _histories(rows: Sequence[SampledToken]) -> dict[str, np.ndarray]:
     """Offsets [L+1] and ids of the tokens that penalties look at; none for rows without penalties."""
-    if not rows:
-        return np.zeros(num_rows + 1, np.int32), np.zeros(0, np.int32)
     starts, ids = [0], []
     for sampling, seq, assumed, _ in rows:
         if sampling.has_penalties:
             ids.extend(seq.token_ids)
             ids.extend(assumed)
         starts.append(len(ids))
-    return np.array(starts, np.int32), np.array(ids, np.int32)
+    return {"history_starts": np.array(starts, np.int32), "history_ids": np.array(ids, np.int32)}
 
 
-def _biases(rows: Sequence[SampledToken], num_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _biases(rows: Sequence[SampledToken]) -> dict[str, np.ndarray]:
     """Offsets [L+1], token ids and values of the rows' logit biases."""
-    if not rows:
-        return np.zeros(num_rows + 1, np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32)
     starts: list[int] = [0]
     ids: list[int] = []
     values: list[float] = []
@@ -144,4 +154,8 @@ def _biases(rows: Sequence[SampledToken], num_rows: int) -> tuple[np.ndarray, np
         ids.extend(bias.keys())
         values.extend(bias.values())
         starts.append(len(ids))
-    return np.array(starts, np.int32), np.array(ids, np.int32), np.array(values, np.float32)
+    return {
+        "bias_starts": np.array(starts, np.int32),
+        "bias_ids": np.array(ids, np.int32),
+        "bias_values": np.array(values, np.float32),
+    }

@@ -45,20 +45,68 @@ class StepBatch:
     block_size: int
 
 
-class BlockTableArrays:
-    """Block tables as arrays [R, B], made anew only when they differ from the last plan's: every block_size tokens."""
+class StepArrays:
+    """Makes StepBatches, and keeps what does not change from step to step.
+
+    The arrays of a batch may be shared with those of other steps and must not be changed.
+    """
 
     def __init__(self) -> None:
         self._tables: tuple[tuple[tuple[int, ...], ...], ...] = ()
-        self._arrays: tuple[NDArray[np.int32], ...] = ()
+        self._table_arrays: tuple[NDArray[np.int32], ...] = ()
+        self._counts: dict[int, NDArray[np.int32]] = {}
 
-    def of(self, plan: StepPlan) -> tuple[NDArray[np.int32], ...]:
-        """Return an array for every KV group. They are shared between calls and must not be changed."""
+    def batch(self, plan: StepPlan, tokens_of: Callable[[int], Sequence[int]]) -> StepBatch:
+        """Turn a plan into arrays.
+
+        Args:
+            plan: what the step computes.
+            tokens_of: gives a sequence's token ids, prompt and answer so far, by seq_id.
+        """
+        tables = self._tables_of(plan)
+        if all(row.num_tokens == row.num_logits == 1 for row in plan.rows):
+            return self._decode(plan, tokens_of, tables)
+        return _ragged(plan, tokens_of, tables)
+
+    def _tables_of(self, plan: StepPlan) -> tuple[NDArray[np.int32], ...]:
+        """Return the block tables [R, B] of every KV group; new ones only every block_size tokens."""
         tables = tuple(row.block_tables for row in plan.rows)
         if tables != self._tables:
             self._tables = tables
-            self._arrays = tuple(_table_array([row[group] for row in tables]) for group in range(len(tables[0])))
-        return self._arrays
+            self._table_arrays = tuple(_table_array([row[group] for row in tables]) for group in range(len(tables[0])))
+        return self._table_arrays
+
+    def _decode(
+        self, plan: StepPlan, tokens_of: Callable[[int], Sequence[int]], tables: tuple[NDArray[np.int32], ...]
+    ) -> StepBatch:
+        """Nothing but one token a row: the step that counts. One conversion of lists, for each costs microseconds."""
+        rows, size = plan.rows, plan.block_size
+        positions = [row.start for row in rows]
+        values = [tokens_of(row.seq_id)[row.start] for row in rows]
+        values += positions
+        values += [position + 1 for position in positions]
+        for group in range(len(tables)):
+            values += [row.block_tables[group][row.start // size] * size + row.start % size for row in rows]
+        token_ids, position_array, context_lens, *slots = np.array(values, np.int32).reshape(-1, len(rows))
+        counts = self._counts.get(len(rows))
+        if counts is None:
+            counts = self._counts[len(rows)] = np.arange(len(rows) + 1, dtype=np.int32)
+        return StepBatch(
+            token_ids=token_ids,
+            positions=position_array,
+            query_starts=counts,
+            context_lens=context_lens,
+            block_tables=tables,
+            slot_mapping=tuple(slots),
+            logit_rows=counts[:-1],
+            adapter_ids=np.zeros(len(rows), np.int32),
+            block_size=size,
+        )
+
+
+def build_step_batch(plan: StepPlan, tokens_of: Callable[[int], Sequence[int]]) -> StepBatch:
+    """Turn a single plan into arrays."""
+    return StepArrays().batch(plan, tokens_of)
 
 
 def _table_array(tables: Sequence[tuple[int, ...]]) -> NDArray[np.int32]:
@@ -68,46 +116,31 @@ def _table_array(tables: Sequence[tuple[int, ...]]) -> NDArray[np.int32]:
     return array
 
 
-def build_step_batch(
-    plan: StepPlan, tokens_of: Callable[[int], Sequence[int]], block_tables: BlockTableArrays | None = None
+def _ragged(
+    plan: StepPlan, tokens_of: Callable[[int], Sequence[int]], tables: tuple[NDArray[np.int32], ...]
 ) -> StepBatch:
-    """Turn a plan into arrays.
-
-    Args:
-        plan: what the step computes.
-        tokens_of: gives a sequence's token ids, prompt and answer so far, by seq_id.
-        block_tables: keeps the tables from step to step.
-    """
+    """Rows of any lengths."""
     num_rows = len(plan.rows)
     starts = np.array([row.start for row in plan.rows], np.int32)
-    tables = (block_tables or BlockTableArrays()).of(plan)
-    if all(row.num_tokens == row.num_logits == 1 for row in plan.rows):  # nothing but decoding: the step that counts
-        token_ids = [tokens_of(row.seq_id)[row.start] for row in plan.rows]
-        positions, context_lens = starts, starts + np.int32(1)
-        query_starts = np.arange(num_rows + 1, dtype=np.int32)
-        rows = logit_rows = query_starts[:-1]
-    else:
-        lengths = np.array([row.num_tokens for row in plan.rows], np.int32)
-        query_starts = np.zeros(num_rows + 1, np.int32)
-        np.cumsum(lengths, out=query_starts[1:])
-        token_ids = []
-        for row in plan.rows:
-            token_ids += tokens_of(row.seq_id)[row.start : row.start + row.num_tokens - len(row.draft)]
-            token_ids += row.draft
-        ends = zip(plan.rows, query_starts[1:].tolist(), strict=True)
-        logit_rows = np.array([i for row, end in ends for i in range(end - row.num_logits, end)], np.int32)
-        positions = np.arange(query_starts[-1], dtype=np.int32) + np.repeat(starts - query_starts[:-1], lengths)
-        rows = np.arange(num_rows, dtype=np.int32).repeat(lengths)
-        context_lens = starts + lengths
+    lengths = np.array([row.num_tokens for row in plan.rows], np.int32)
+    query_starts = np.zeros(num_rows + 1, np.int32)
+    np.cumsum(lengths, out=query_starts[1:])
+    token_ids: list[int] = []
+    for row in plan.rows:
+        token_ids += tokens_of(row.seq_id)[row.start : row.start + row.num_tokens - len(row.draft)]
+        token_ids += row.draft
+    ends = zip(plan.rows, query_starts[1:].tolist(), strict=True)
+    positions = np.arange(query_starts[-1], dtype=np.int32) + np.repeat(starts - query_starts[:-1], lengths)
+    rows = np.arange(num_rows, dtype=np.int32).repeat(lengths)
     blocks, offsets = np.divmod(positions, np.int32(plan.block_size))
     return StepBatch(
         token_ids=np.array(token_ids, np.int32),
         positions=positions,
         query_starts=query_starts,
-        context_lens=context_lens,
+        context_lens=starts + lengths,
         block_tables=tables,
         slot_mapping=tuple(table[rows, blocks] * np.int32(plan.block_size) + offsets for table in tables),
-        logit_rows=logit_rows,
+        logit_rows=np.array([i for row, end in ends for i in range(end - row.num_logits, end)], np.int32),
         adapter_ids=np.zeros(num_rows, np.int32),
         block_size=plan.block_size,
     )
