@@ -27,28 +27,30 @@ constexpr size_t kPreparedBytes = static_cast<size_t>(kChunk) * 16 * (kSplitQ8 ?
 constexpr size_t kExactBytes = static_cast<size_t>(kExactChunk) * 64;
 constexpr size_t kScratchBytes = kCarryBytes + (kPreparedBytes > kExactBytes ? kPreparedBytes : kExactBytes);
 
-// What the bytes of one outlier leave, to be multiplied: results[result..] += weights[weight..] * rest.
+// What the bytes of one outlier leave, to be multiplied: the row's results += weights[weight..] * rest.
 struct OutlierTerm {
-  uint32_t result;
   uint32_t weight;
   float rest;
 };
+constexpr int kTermsAtOnce = 4;
 
 // The outliers of a group of rows. Their elements of k are listed once each, so that a panel's weights are dequantised
-// once; the terms are a flat list, because loops over a few outliers per row would end at a surprise every time.
+// once. A row's terms are filled up with zeros to a multiple of kTermsAtOnce: loops over a few terms each would end at
+// a surprise every time.
 struct OutlierTerms {
-  float* weights;   // [num_columns][16], of the panel at hand
+  float* weights;   // [1 + num_columns][16], of the panel at hand; the first are zeros
   int32_t* ks;      // [num_columns]
   uint32_t* place;  // [cols]: where element k is among them, if ks says so; otherwise anything
+  int32_t* counts;  // of each row
   OutlierTerm* terms;
   uint32_t num_columns;
-  uint32_t num_terms;
 };
 
 inline size_t outlier_scratch_bytes(int cols) {
   const size_t rows = static_cast<size_t>(kGroupTiles) * kTileWidth;
-  return static_cast<size_t>(cols) * (64 + 2 * sizeof(int32_t)) +
-         rows * static_cast<size_t>(max_outliers(cols)) * sizeof(OutlierTerm);
+  const size_t terms = static_cast<size_t>(max_outliers(cols) + kTermsAtOnce);
+  return 64 + static_cast<size_t>(cols) * (64 + 2 * sizeof(int32_t)) +
+         rows * (sizeof(int32_t) + terms * sizeof(OutlierTerm));
 }
 
 // How one format is multiplied with one kind of activations.
@@ -256,12 +258,14 @@ OutlierTerms collect_outliers(const ActivationView& x, int first_row, int end_ro
   const size_t cols = static_cast<size_t>(x.cols);
   OutlierTerms all{};
   all.weights = reinterpret_cast<float*>(scratch);
-  all.ks = reinterpret_cast<int32_t*>(scratch + cols * 64);
+  all.ks = reinterpret_cast<int32_t*>(scratch + 64 + cols * 64);
   all.place = reinterpret_cast<uint32_t*>(all.ks + cols);
-  all.terms = reinterpret_cast<OutlierTerm*>(all.place + cols);
+  all.counts = reinterpret_cast<int32_t*>(all.place + cols);
+  all.terms = reinterpret_cast<OutlierTerm*>(all.counts + kGroupTiles * kTileWidth);
+  store_floats(all.weights, zeros());
+  OutlierTerm* next = all.terms;
   for (int row = first_row; row < end_row; ++row) {
     const OutlierList list = outliers_of(x, row);
-    const uint32_t result = static_cast<uint32_t>(row - first_row) * 16;
     for (int i = 0; i < *list.count; ++i) {
       const int32_t k = list.items[i].k;
       uint32_t place = all.place[k];
@@ -269,23 +273,34 @@ OutlierTerms collect_outliers(const ActivationView& x, int first_row, int end_ro
         place = all.place[k] = all.num_columns++;
         all.ks[place] = k;
       }
-      all.terms[all.num_terms++] = {result, place * 16, list.items[i].rest};
+      *next++ = {(place + 1) * 16, list.items[i].rest};
     }
+    const int padded = (*list.count + kTermsAtOnce - 1) / kTermsAtOnce * kTermsAtOnce;
+    for (int i = *list.count; i < padded; ++i) {
+      *next++ = {0, 0.0F};
+    }
+    all.counts[row - first_row] = padded;
   }
   return all;
 }
 
-// Adds to the results of a panel what the bytes of outliers leave.
-void add_outliers(const OutlierTerms& all, const Path& path, const uint8_t* panel, float* results) {
-  path.dequantize_columns(panel, all.ks, all.num_columns, all.weights);
-  for (uint32_t i = 0; i < all.num_terms; ++i) {
-    const OutlierTerm& term = all.terms[i];
-    float* result = results + term.result;
-    store_floats(result, fma(load_floats(all.weights + term.weight), broadcast(&term.rest), load_floats(result)));
+// Adds what the bytes of outliers leave to results[num_rows][16]. The panel is in the near cache by now.
+void add_outliers(const OutlierTerms& all, const Path& path, const uint8_t* panel, int num_rows, float* results) {
+  path.dequantize_columns(panel, all.ks, all.num_columns, all.weights + 16);
+  const OutlierTerm* terms = all.terms;
+  for (int row = 0; row < num_rows; ++row) {
+    Floats f = load_floats(results + row * 16);
+    for (int i = 0; i < all.counts[row]; i += kTermsAtOnce) {
+      unroll<kTermsAtOnce>([&](auto j) CAUDAL_LAMBDA {
+        f = fma(load_floats(all.weights + terms[j].weight), broadcast(&terms[j].rest), f);
+      });
+      terms += kTermsAtOnce;
+    }
+    store_floats(results + row * 16, f);
   }
 }
 
-// Tiles [tile_begin, tile_end) of one panel. The bytes' products are added along k, then those of the outliers' rests.
+// Tiles [tile_begin, tile_end) of one panel. The bytes' products are added along k, then what outliers leave.
 void multiply_panel(const MatmulArgs& args, const Path& path, int panel, int tile_begin, int tile_end,
                     const OutlierTerms& outliers, uint8_t* scratch) {
   const ActivationView& x = args.x;
@@ -322,8 +337,8 @@ void multiply_panel(const MatmulArgs& args, const Path& path, int panel, int til
       call.ahead = 0;
     }
   }
-  if (outliers.num_terms > 0) {
-    add_outliers(outliers, path, weights, carry);
+  if (outliers.num_columns > 0) {
+    add_outliers(outliers, path, weights, end_row - first_row, carry);
   }
   for (int row = first_row; row < end_row; ++row) {
     store_result(args, panel, row, carry + static_cast<size_t>(row - first_row) * 16);
