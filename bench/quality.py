@@ -210,7 +210,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             rows = measure(model, options, Path(folder))
         for row in rows:
-            identity = {"model": short_name(model), "oracle": f"{options.oracle}, F32", "window": options.window}
+            oracle = "caudal --exact" if options.oracle == "exact" else f"{options.oracle}, F32"
+            identity = {"model": short_name(model), "oracle": oracle, "window": options.window}
             append_result("quality", identity | row | facts(), options.out)
             print(
                 f"{short_name(model):<20}{row['contestant']:<18}{row['mean_kl']:>11.2e}{row['p99_kl']:>11.2e}"
