@@ -89,6 +89,9 @@ inline WideInts wide_cvtepu8_epi16(__m256i v) {
 inline WideInts wide_cvtepu16_epi32(__m256i v) {
   return {_mm256_cvtepu16_epi32(low_half(v)), _mm256_cvtepu16_epi32(high_half(v))};
 }
+inline WideInts wide_cvtepi8_epi32(__m128i v) {
+  return {_mm256_cvtepi8_epi32(v), _mm256_cvtepi8_epi32(_mm_srli_si128(v, 8))};
+}
 inline WideInts wide_cvtepu8_epi32(__m128i v) {
   return {_mm256_cvtepu8_epi32(v), _mm256_cvtepu8_epi32(_mm_srli_si128(v, 8))};
 }
@@ -192,6 +195,7 @@ inline void add_word_products(WideInts& acc, WideInts w, const int16_t* x) {
 #define _mm512_cvtepi32_epi8 wide_cvtepi32_epi8
 #define _mm512_cvtepi32_ps wide_cvtepi32_ps
 #define _mm512_cvtepi8_epi16 wide_cvtepi8_epi16
+#define _mm512_cvtepi8_epi32 wide_cvtepi8_epi32
 #define _mm512_cvtepu16_epi32 wide_cvtepu16_epi32
 #define _mm512_cvtepu8_epi16 wide_cvtepu8_epi16
 #define _mm512_cvtepu8_epi32 wide_cvtepu8_epi32
