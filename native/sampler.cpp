@@ -295,8 +295,12 @@ int32_t Sampler::draw(const SamplingArgs& a, int row, const float* logits, float
   const bool need_all = a.top_k[row] > 0 && a.top_p[row] < 1.0f;
   const float furthest = a.min_p[row] > 0.0f && !need_all ? std::min(kFarBehind, -std::log(a.min_p[row])) : kFarBehind;
   const bool is_whole = a.top_k[row] <= 0 && a.min_p[row] <= 0.0f && a.top_p[row] >= 1.0f;
+  const bool is_typical = a.typical_p[row] < 1.0f;
   double total = 0.0;
-  if (a.top_k[row] <= 0 && (is_whole || a.top_p[row] < 1.0f)) {
+  Mass whole{};
+  if (is_whole && is_typical) {
+    whole = whole_mass(logits, a.vocabulary, 1.0f / temperature, best);
+  } else if (a.top_k[row] <= 0 && (is_whole || a.top_p[row] < 1.0f)) {
     total = kernels_.elementwise.exp_sum(logits, a.vocabulary, 1.0f / temperature, best);
   }
   for (const float behind : {std::min(kNearBehind, furthest), furthest}) {
@@ -313,11 +317,9 @@ int32_t Sampler::draw(const SamplingArgs& a, int row, const float* logits, float
     Draw draw(a, row, best, w.candidates);
     const bool are_all = behind >= furthest;
     if (!draw.truncate(total, are_all) && !is_whole) continue;
-    if (a.typical_p[row] < 1.0f) {
+    if (is_typical) {
       const double reach = is_whole && !are_all ? static_cast<double>(behind) : HUGE_VAL;
-      if (!draw.keep_typical(is_whole ? whole_mass(logits, a.vocabulary, 1.0f / temperature, best) : draw.mass(),
-                             reach))
-        continue;
+      if (!draw.keep_typical(is_whole ? whole : draw.mass(), reach)) continue;
     } else if (is_whole) {
       // A total summed in float32 may be a little too large; then the candidates' own sum decides.
       const int32_t found = draw.pick(total);

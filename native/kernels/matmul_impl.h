@@ -58,7 +58,6 @@ struct Path {
   int block_elems;
   int block_bytes;
   int chunk_elems;
-  int unpacked_bytes;      // of a block, as prepared
   bool exact;              // prepared means float32
   int prepare_from;        // tiles from which on weights are prepared; 0 is never
   const TileFn* direct;    // by width - 1: from packed weights; may be null
@@ -144,7 +143,6 @@ constexpr Path quantized_path() {
   path.block_elems = Traits::kBlock;
   path.block_bytes = Traits::kBlockBytes;
   path.chunk_elems = kChunk;
-  path.unpacked_bytes = Traits::kBlock * 16 * Traits::kPlanes;
   path.dequantize_columns = dequantize_columns<Traits>;
   path.direct = TileTable<Traits, false, Widths>::kTable;
   if constexpr (unpack_from_tiles(Traits::kBitCount) > 0) {
