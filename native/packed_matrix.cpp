@@ -5,6 +5,7 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "formats/repack.h"
@@ -12,8 +13,6 @@
 namespace caudal {
 
 namespace {
-
-constexpr size_t kHugePage = size_t{2} << 20;
 
 // A strip of stored rows; `first` is the row that src points to.
 struct Strip {
@@ -80,12 +79,17 @@ PackedView packed_shape(Format format, int rows, int cols) {
 
 size_t packed_bytes(const PackedView& view) { return static_cast<size_t>(view.num_panels) * view.panel_bytes; }
 
+PackedMatrix::PackedMatrix(Format format, int rows, int cols, WeightMemory& memory)
+    : view_(packed_shape(format, rows, cols)) {
+  WeightPlace place = memory.take(packed_bytes(view_) + kPackSlack);
+  view_.data = place.data;
+  memory_ = std::move(place.segment);
+}
+
 PackedMatrix::PackedMatrix(Format format, int rows, int cols) : view_(packed_shape(format, rows, cols)) {
-  // One huge page more than needed, so that the data can start at the boundary of one.
-  const bool is_large = packed_bytes(view_) >= kHugePage;
-  memory_ = Mapping(packed_bytes(view_) + kPackSlack + (is_large ? kHugePage : 0), is_large);
-  const size_t past = reinterpret_cast<uintptr_t>(memory_.data()) % kHugePage;
-  view_.data = memory_.data() + (is_large && past != 0 ? kHugePage - past : 0);
+  WeightPlace place = WeightMemory(0).take(packed_bytes(view_) + kPackSlack);
+  view_.data = place.data;
+  memory_ = std::move(place.segment);
 }
 
 PackedMatrix::PackedMatrix(Format format, int rows, int cols, const uint8_t* data, size_t size)
@@ -98,7 +102,7 @@ PackedMatrix::PackedMatrix(Format format, int rows, int cols, const uint8_t* dat
 }
 
 void PackedMatrix::pack(const uint8_t* src, int first, int count, int threads) {
-  if (memory_.data() == nullptr) {
+  if (memory_ == nullptr) {
     throw std::invalid_argument("pack: this matrix reads bytes that are not its own");
   }
   const bool is_inside = first >= 0 && first <= view_.rows && count > 0 && count <= view_.rows - first;

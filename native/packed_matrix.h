@@ -7,7 +7,7 @@
 
 #include "formats/format_info.h"
 #include "kernels/matmul.h"
-#include "memory.h"
+#include "weight_memory.h"
 
 namespace caudal {
 
@@ -29,11 +29,14 @@ size_t stored_bytes(Format format, int rows, int cols);
 PackedView packed_shape(Format format, int rows, int cols);
 size_t packed_bytes(const PackedView& view);
 
-// A packed matrix: owns its bytes, in huge pages where the system has them, or reads those of somebody else.
+// A packed matrix: holds on to its bytes, or reads those of somebody else.
 class PackedMatrix {
  public:
-  // Reserves the memory; its values are undefined until every row has been packed. Throws std::bad_alloc, and
+  // Takes its place in memory; its values are undefined until every row has been packed. Throws std::bad_alloc, and
   // std::invalid_argument as stored_bytes does.
+  PackedMatrix(Format format, int rows, int cols, WeightMemory& memory);
+
+  // In memory of its own.
   PackedMatrix(Format format, int rows, int cols);
 
   // Reads packed bytes that outlive it: at least packed_bytes + kPackSlack of them, at a multiple of 64. Throws
@@ -50,7 +53,7 @@ class PackedMatrix {
 
  private:
   PackedView view_;
-  Mapping memory_;
+  std::shared_ptr<const Mapping> memory_;  // null if it is somebody else's
 };
 
 }  // namespace caudal

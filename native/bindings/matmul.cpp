@@ -48,8 +48,13 @@ const KernelTable& table_of(const std::optional<std::string>& isa) {
   return isa ? kernel_table(*isa) : default_table();
 }
 
-void create_matrix(PackedMatrix* self, const std::string& format_name, int rows, int cols) {
-  new (self) PackedMatrix(format_from_name(format_name), rows, cols);
+void create_matrix(PackedMatrix* self, const std::string& format_name, int rows, int cols, WeightMemory* memory) {
+  const Format format = format_from_name(format_name);
+  if (memory == nullptr) {
+    new (self) PackedMatrix(format, rows, cols);
+  } else {
+    new (self) PackedMatrix(format, rows, cols, *memory);
+  }
 }
 
 PackedMatrix* matrix_on(const std::string& format_name, int rows, int cols, Array1<uint8_t> data) {
@@ -156,10 +161,14 @@ auto matmul(Array2<float> x, const PackedMatrix& matrix, const std::optional<std
 void bind_matmul(nb::module_& m) {
   m.attr("PACK_LAYOUT_VERSION") = kPackLayoutVersion;
   m.attr("PACK_SLACK") = kPackSlack;
+  nb::class_<WeightMemory>(m, "WeightMemory",
+                           "Memory for the weights of a model: matrices lie behind one another in huge pages.")
+      .def(nb::init<>());
   nb::class_<PackedMatrix>(m, "PackedMatrix",
                            "A weight matrix in the layout of the kernels. Its values are undefined until every row has "
                            "been packed.")
-      .def("__init__", &create_matrix, nb::arg("format"), nb::arg("rows"), nb::arg("cols"))
+      .def("__init__", &create_matrix, nb::arg("format"), nb::arg("rows"), nb::arg("cols"),
+           nb::arg("memory") = nb::none())
       .def_static("on", &matrix_on, nb::arg("format"), nb::arg("rows"), nb::arg("cols"), nb::arg("data").noconvert(),
                   nb::keep_alive<0, 4>(), nb::rv_policy::take_ownership,
                   "A matrix that reads packed bytes where they are: nbytes + PACK_SLACK of them, at a multiple of 64.")

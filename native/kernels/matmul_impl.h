@@ -9,6 +9,7 @@
 //
 #include "matmul_levels.h"
 #include "matmul_low_bits.h"
+#include "matmul_records.h"
 // (the order matters: each text uses the one before)
 #include "matmul_tiles.h"
 //
@@ -231,24 +232,9 @@ CAUDAL_INLINE void store_result(const MatmulArgs& args, int panel, int row, cons
   }
 }
 
-// Points a call at what a tile multiplies with, from element k of its rows.
-CAUDAL_INLINE void set_activations(TileArgs& call, const ActivationView& view, Tile tile, int k) {
-  const TileParts parts = tile_parts(view, tile);
-  const size_t offset = static_cast<size_t>(k) * static_cast<size_t>(tile.width);
-  if (view.kind == ActivationKind::f32) {
-    call.x = parts.x + offset * 4;
-    return;
-  }
-  call.x = parts.x + offset;
-  if (view.kind == ActivationKind::q8_32) {
-    call.scales = parts.scales + offset / 32;
-    call.sums_f = parts.sums_f + offset / 32;
-    call.sums = parts.sums + offset / 32;
-  } else {
-    call.scales = parts.scales + offset / 256;
-    call.sums16 = parts.sums16 + offset / 16;
-    call.sums32 = parts.sums32 + offset / 32;
-  }
+// Where a tile's activations are from element k of its rows on.
+CAUDAL_INLINE const uint8_t* activations_at(const ActivationView& view, Tile tile, int k) {
+  return tile_data(view, tile) + row_bytes(view.kind, k) * static_cast<size_t>(tile.width);
 }
 
 // Collects the outliers of rows [first_row, end_row), in scratch. Terms of a row are in order of k.
@@ -329,7 +315,7 @@ void multiply_panel(const MatmulArgs& args, const Path& path, int panel, int til
                                        : static_cast<size_t>(count * path.block_bytes);
     for (int index = tile_begin; index < tile_end; ++index) {
       const Tile tile = tile_at(x.num_rows, index);
-      set_activations(call, x, tile, block * path.block_elems);
+      call.x = activations_at(x, tile, block * path.block_elems);
       call.carry = carry + static_cast<size_t>(tile.first - first_row) * 16;
       (prepare ? path.prepared : path.direct)[tile.width - 1](call);
       call.ahead = 0;

@@ -1,7 +1,7 @@
 // Dot products for AArch64 with i8mm, two quads and two columns at a time: part of matmul_tiles.h.
 //
 // smmla multiplies 2 rows x 8 k with 2 columns x 8 k. Interleaving the 32-bit lanes of two quads gives just that for
-// rows and columns alike, so neither packed weights nor packed activations need another layout.
+// rows and columns alike, so packed weights need no other layout; a column's two quads are neighbours.
 #pragma once
 
 namespace caudal {
@@ -15,19 +15,14 @@ CAUDAL_INLINE int8x16_t interleave_high(uint8x16_t even, uint8x16_t odd) {
   return vreinterpretq_s8_s32(vzip2q_s32(vreinterpretq_s32_u8(even), vreinterpretq_s32_u8(odd)));
 }
 
-// A quad of two neighbouring columns in the low half; of one column, twice, where there is no other.
-template <bool kTwo>
-CAUDAL_INLINE uint8x16_t load_columns(const int8_t* x) {
-  if constexpr (kTwo) {
-    const uint8x8_t both = vreinterpret_u8_s8(vld1_s8(x));
-    return vcombine_u8(both, both);
-  } else {
-    return vreinterpretq_u8_s8(broadcast_quad(x));
-  }
+// Two quads of a column, and of the next one where there is one.
+template <bool kTwo, int kStride>
+CAUDAL_INLINE int8x16_t load_columns(const int8_t* x) {
+  return vcombine_s8(vld1_s8(x), vld1_s8(kTwo ? x + kStride : x));
 }
 
 // What dot_quads of matmul_tiles.h does.
-template <int kQuads, int kDepth, int kWidth, class Source, class Finish>
+template <int kQuads, int kDepth, int kWidth, int kStride, class Source, class Finish>
 CAUDAL_INLINE void dot_quad_pairs(const Source& source, const int8_t* x, const Finish& finish) {
   static_assert(kDepth % 2 == 0, "quads are taken in pairs");
   constexpr int kColumnPairs = (kWidth + 1) / 2;
@@ -41,8 +36,7 @@ CAUDAL_INLINE void dot_quad_pairs(const Source& source, const int8_t* x, const F
       int8x16_t columns[kColumnPairs];
       unroll<kColumnPairs>([&](auto pair) CAUDAL_LAMBDA {
         constexpr bool kTwo = decltype(pair)::value * 2 + 1 < kWidth;
-        const int8_t* first = x + (kQuad * kWidth + pair * 2) * 4;
-        columns[pair] = interleave_low(load_columns<kTwo>(first), load_columns<kTwo>(first + kWidth * 4));
+        columns[pair] = load_columns<kTwo, kStride>(x + pair * 2 * kStride + kQuad * 4);
       });
       unroll<4>([&](auto i) CAUDAL_LAMBDA {
         const int8x16_t low = interleave_low(even.v[i], odd.v[i]);

@@ -304,6 +304,23 @@ CAUDAL_INLINE float max_lane(Floats a) {
   n = _mm_max_ss(n, _mm_movehdup_ps(n));
   return _mm_cvtss_f32(n);
 }
+CAUDAL_INLINE __m256 above(__m256 a, __m256 limit) {
+  return _mm256_cmp_ps(_mm256_andnot_ps(_mm256_set1_ps(-0.0F), a), limit, _CMP_GT_OQ);
+}
+// A bit per lane whose magnitude is above the limit, and the others, with zeros in its place. A NaN is not above.
+CAUDAL_INLINE uint32_t lanes_above(Floats a, Floats limit) {
+  const auto lo = static_cast<uint32_t>(_mm256_movemask_ps(above(a.lo, limit.lo)));
+  return lo | static_cast<uint32_t>(_mm256_movemask_ps(above(a.hi, limit.hi))) << 8;
+}
+CAUDAL_INLINE Floats zero_above(Floats a, Floats limit) {
+  return {_mm256_andnot_ps(above(a.lo, limit.lo), a.lo), _mm256_andnot_ps(above(a.hi, limit.hi), a.hi)};
+}
+// Of 16 int8.
+CAUDAL_INLINE int32_t sum_of_bytes(__m128i bytes) {
+  const __m128i shifted = _mm_xor_si128(bytes, _mm_set1_epi8(-128));
+  const __m128i halves = _mm_sad_epu8(shifted, _mm_setzero_si128());
+  return _mm_cvtsi128_si32(_mm_add_epi32(halves, _mm_unpackhi_epi64(halves, halves))) - 16 * 128;
+}
 // Rounds to the nearest even integer, clamps to +-127, stores 16 int8 and returns their sum.
 CAUDAL_INLINE int32_t store_rounded(int8_t* p, Floats a) {
   // Clamped first: a float beyond int32 becomes a negative integer. max takes its second operand where a is NaN.
@@ -314,11 +331,7 @@ CAUDAL_INLINE int32_t store_rounded(int8_t* p, Floats a) {
   const __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(lo, hi), 0xD8);
   const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
-  const __m256i s = _mm256_add_epi32(lo, hi);
-  __m128i t = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
-  t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0x4E));
-  t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0xB1));
-  return _mm_cvtsi128_si32(t);
+  return sum_of_bytes(bytes);
 }
 
 }  // namespace mm

@@ -180,13 +180,27 @@ CAUDAL_INLINE Floats fnma(Floats a, Floats b, Floats c) { return {_mm512_fnmadd_
 // For the quantiser of activations.
 CAUDAL_INLINE Floats max_abs(Floats a, Floats b) { return {_mm512_max_ps(_mm512_abs_ps(a.v), _mm512_abs_ps(b.v))}; }
 CAUDAL_INLINE float max_lane(Floats a) { return _mm512_reduce_max_ps(a.v); }
+// A bit per lane whose magnitude is above the limit, and the others, with zeros in its place. A NaN is not above.
+CAUDAL_INLINE uint32_t lanes_above(Floats a, Floats limit) {
+  return _mm512_cmp_ps_mask(_mm512_abs_ps(a.v), limit.v, _CMP_GT_OQ);
+}
+CAUDAL_INLINE Floats zero_above(Floats a, Floats limit) {
+  return {_mm512_maskz_mov_ps(static_cast<__mmask16>(~lanes_above(a, limit)), a.v)};
+}
+// Of 16 int8.
+CAUDAL_INLINE int32_t sum_of_bytes(__m128i bytes) {
+  const __m128i shifted = _mm_xor_si128(bytes, _mm_set1_epi8(-128));
+  const __m128i halves = _mm_sad_epu8(shifted, _mm_setzero_si128());
+  return _mm_cvtsi128_si32(_mm_add_epi32(halves, _mm_unpackhi_epi64(halves, halves))) - 16 * 128;
+}
 // Rounds to the nearest even integer, clamps to +-127, stores 16 int8 and returns their sum.
 CAUDAL_INLINE int32_t store_rounded(int8_t* p, Floats a) {
   // Clamped first: a float beyond int32 becomes a negative integer. max takes its second operand where a is NaN.
   const __m512 least = _mm512_max_ps(a.v, _mm512_set1_ps(-127.0F));
   const __m512i q = _mm512_cvtps_epi32(_mm512_min_ps(least, _mm512_set1_ps(127.0F)));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(q));
-  return _mm512_reduce_add_epi32(q);
+  const __m128i bytes = _mm512_cvtepi32_epi8(q);
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), bytes);
+  return sum_of_bytes(bytes);
 }
 
 }  // namespace mm

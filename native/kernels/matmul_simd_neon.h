@@ -257,6 +257,20 @@ CAUDAL_INLINE Floats max_abs(Floats a, Floats b) {
 CAUDAL_INLINE float max_lane(Floats a) {
   return vmaxvq_f32(vmaxq_f32(vmaxq_f32(a.v[0], a.v[1]), vmaxq_f32(a.v[2], a.v[3])));
 }
+// A bit per lane whose magnitude is above the limit, and the others, with zeros in its place. A NaN is not above.
+CAUDAL_INLINE uint32_t lanes_above(Floats a, Floats limit) {
+  alignas(16) static constexpr uint32_t kBits[16] = {
+      1, 2, 4, 8, 1 << 4, 1 << 5, 1 << 6, 1 << 7, 1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15};
+  uint32_t bits = 0;
+  for (int i = 0; i < 4; ++i) {
+    bits |= vaddvq_u32(vandq_u32(vcagtq_f32(a.v[i], limit.v[i]), vld1q_u32(kBits + 4 * i)));
+  }
+  return bits;
+}
+CAUDAL_INLINE Floats zero_above(Floats a, Floats limit) {
+  return CAUDAL_EACH(Floats,
+                     vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(a.v[i]), vcagtq_f32(a.v[i], limit.v[i]))));
+}
 // Rounds to the nearest even integer, clamps to +-127, stores 16 int8 and returns their sum.
 CAUDAL_INLINE int32_t store_rounded(int8_t* p, Floats a) {
   const Ints q = CAUDAL_EACH(Ints, vmaxq_s32(vminq_s32(vcvtnq_s32_f32(a.v[i]), vdupq_n_s32(127)), vdupq_n_s32(-127)));

@@ -251,6 +251,17 @@ CAUDAL_INLINE float max_lane(const Floats& a) {
   }
   return m;
 }
+// A bit per lane whose magnitude is above the limit, and the others, with zeros in its place. A NaN is not above.
+CAUDAL_INLINE uint32_t lanes_above(const Floats& a, const Floats& limit) {
+  uint32_t bits = 0;
+  for (int i = 0; i < 16; ++i) {
+    bits |= __builtin_fabsf(a.v[i]) > limit.v[i] ? uint32_t{1} << i : 0;
+  }
+  return bits;
+}
+CAUDAL_INLINE Floats zero_above(const Floats& a, const Floats& limit) {
+  return map_floats([&](int i) { return __builtin_fabsf(a.v[i]) > limit.v[i] ? 0.0F : a.v[i]; });
+}
 // Rounds to the nearest even integer, clamps to +-127, stores 16 int8 and returns their sum.
 CAUDAL_INLINE int32_t store_rounded(int8_t* p, const Floats& a) {
   int32_t sum = 0;

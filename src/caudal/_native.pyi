@@ -9,10 +9,15 @@ from numpy.typing import NDArray
 PACK_LAYOUT_VERSION: int
 PACK_SLACK: int
 
+class WeightMemory:
+    """Memory for the weights of a model: matrices lie behind one another in huge pages."""
+
+    def __init__(self) -> None: ...
+
 class PackedMatrix:
     """A weight matrix in the layout of the kernels. Its values are undefined until every row has been packed."""
 
-    def __init__(self, format: str, rows: int, cols: int) -> None: ...
+    def __init__(self, format: str, rows: int, cols: int, memory: WeightMemory | None = None) -> None: ...
     @staticmethod
     def on(format: str, rows: int, cols: int, data: NDArray[np.uint8]) -> PackedMatrix:
         """A matrix that reads packed bytes where they are: nbytes + PACK_SLACK of them, at a multiple of 64."""

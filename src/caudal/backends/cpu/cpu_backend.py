@@ -120,6 +120,7 @@ class CpuBackend:
             message = f"cannot start {self.num_threads} threads: {error}; set num_threads to a smaller number"
             raise ConfigError(message) from error
         self._sampler = _native.Sampler(self.isa, self._pool)
+        self._weight_memory = _native.WeightMemory()
         self._fallbacks: set[str] = set()
         self._pack_cache = pack_cache
         self.weights_bytes = 0
@@ -163,7 +164,7 @@ class CpuBackend:
         So the file's memory and the packed one are never both held whole.
         """
         rows, columns = tensor.shape
-        packed = _native.PackedMatrix(format_name, rows, columns)
+        packed = _native.PackedMatrix(format_name, rows, columns, self._weight_memory)
         step = _strip_rows(columns)
         for first in range(0, rows, step):
             strip = tensor.rows(first, min(first + step, rows))

@@ -133,12 +133,21 @@ inline WideFloats wide_roundscale_ps(WideFloats v, int) {  // to whole numbers, 
   constexpr int kHow = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   return {_mm256_round_ps(v.lo, kHow), _mm256_round_ps(v.hi, kHow)};
 }
-// A mask is kept as the lanes that are set. Not less than, or unordered, as the kernels ask for.
-inline WideFloats wide_cmp_ps_mask(WideFloats a, WideFloats b, int) {
-  return {_mm256_cmp_ps(a.lo, b.lo, _CMP_NLT_UQ), _mm256_cmp_ps(a.hi, b.hi, _CMP_NLT_UQ)};
+inline __mmask16 wide_cmp_ps_mask(WideFloats a, WideFloats b, int predicate) {
+  const auto halves = [&](auto compare) {
+    return static_cast<__mmask16>(_mm256_movemask_ps(compare(a.lo, b.lo)) | _mm256_movemask_ps(compare(a.hi, b.hi))
+                                                                                << 8);
+  };
+  if (predicate == _CMP_GT_OQ) return halves([](__m256 x, __m256 y) { return _mm256_cmp_ps(x, y, _CMP_GT_OQ); });
+  if (predicate == _CMP_NLT_UQ) return halves([](__m256 x, __m256 y) { return _mm256_cmp_ps(x, y, _CMP_NLT_UQ); });
+  __builtin_trap();  // the kernels ask for no other
 }
-inline WideFloats wide_maskz_mov_ps(WideFloats mask, WideFloats v) {
-  return {_mm256_and_ps(mask.lo, v.lo), _mm256_and_ps(mask.hi, v.hi)};
+inline WideFloats wide_maskz_mov_ps(__mmask16 mask, WideFloats v) {
+  alignas(32) float lanes[16];
+  _mm256_store_ps(lanes, v.lo);
+  _mm256_store_ps(lanes + 8, v.hi);
+  for (int i = 0; i < 16; ++i) lanes[i] = mask >> i & 1 ? lanes[i] : 0.0F;
+  return {_mm256_load_ps(lanes), _mm256_load_ps(lanes + 8)};
 }
 inline __m256 wide_castps512_ps256(WideFloats v) { return v.lo; }
 inline __m256 wide_extractf32x8_ps(WideFloats v, int) { return v.hi; }  // the kernels ask for half 1
@@ -148,13 +157,6 @@ inline float wide_reduce_max_ps(WideFloats v) {
   float largest = lanes[0];
   for (const float lane : lanes) largest = lane > largest ? lane : largest;
   return largest;
-}
-inline int32_t wide_reduce_add_epi32(WideInts v) {
-  int32_t lanes[16];
-  std::memcpy(lanes, &v, 64);
-  int32_t sum = 0;
-  for (const int32_t lane : lanes) sum += lane;
-  return sum;
 }
 
 }  // namespace
@@ -215,7 +217,6 @@ inline void add_word_products(WideInts& acc, WideInts w, const int16_t* x) {
 #define _mm512_min_ps wide_min_ps
 #define _mm512_mul_ps wide_mul_ps
 #define _mm512_mullo_epi32 wide_mullo_epi32
-#define _mm512_reduce_add_epi32 wide_reduce_add_epi32
 #define _mm512_reduce_max_ps wide_reduce_max_ps
 #define _mm512_roundscale_ps wide_roundscale_ps
 #define _mm512_set1_epi16 wide_set1_epi16
