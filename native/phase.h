@@ -43,6 +43,7 @@ struct PartMerge {
 
 // One step's input. Arrays belong to the caller and live until the step ends.
 struct Step {
+  uint64_t number = 0;  // of the program's runs
   int num_tokens = 0;
   int num_rows = 0;
   int num_logits = 0;
@@ -60,6 +61,15 @@ struct Step {
   int rows_of(Domain domain) const { return domain == Domain::tokens ? num_tokens : num_logits; }
 };
 
+// What one thread works with, from step to step.
+struct ThreadScratch {
+  uint8_t* matmul = nullptr;
+  uint8_t* attention = nullptr;
+  // What scratch of the products was begun for: an operand, which is the phase that packs it, of a step.
+  const void* operand = nullptr;
+  uint64_t step = 0;
+};
+
 class Phase {
  public:
   virtual ~Phase() = default;
@@ -69,7 +79,7 @@ class Phase {
   virtual bool by_rows() const = 0;
   virtual Domain domain() const { return Domain::tokens; }
   virtual int num_tasks(const Step&) const { return 0; }
-  virtual void work(const Step& step, int begin, int end, void* scratch) const = 0;
+  virtual void work(const Step& step, int begin, int end, ThreadScratch& scratch) const = 0;
 };
 
 }  // namespace caudal

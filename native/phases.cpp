@@ -6,7 +6,7 @@
 
 namespace caudal {
 
-void EmbeddingPhase::work(const Step& step, int begin, int end, void*) const {
+void EmbeddingPhase::work(const Step& step, int begin, int end, ThreadScratch&) const {
   for (int t = begin; t < end; ++t) {
     float* row = out->row(t);
     kernels->matmul.dequantize_row(matrix, step.token_ids[t], scale, row);
@@ -14,12 +14,12 @@ void EmbeddingPhase::work(const Step& step, int begin, int end, void*) const {
   }
 }
 
-void RmsNormPhase::work(const Step&, int begin, int end, void*) const {
+void RmsNormPhase::work(const Step&, int begin, int end, ThreadScratch&) const {
   for (int t = begin; t < end; ++t)
     kernels->elementwise.rms_norm(x->row(t), weight, out->row(t), x->stride, group, eps);
 }
 
-void RopeAnglesPhase::work(const Step& step, int begin, int end, void*) const {
+void RopeAnglesPhase::work(const Step& step, int begin, int end, ThreadScratch&) const {
   const size_t half = inv_freq.size(), sin_offset = static_cast<size_t>(out->stride) / 2;
   for (int t = begin; t < end; ++t) {
     float* row = out->row(t);
@@ -32,7 +32,7 @@ void RopeAnglesPhase::work(const Step& step, int begin, int end, void*) const {
   }
 }
 
-void RopePhase::work(const Step&, int begin, int end, void*) const {
+void RopePhase::work(const Step&, int begin, int end, ThreadScratch&) const {
   for (int t = begin; t < end; ++t) {
     const float* cos = angles->row(t);
     std::memcpy(out->row(t), x->row(t), sizeof(float) * static_cast<size_t>(x->stride));
@@ -41,29 +41,33 @@ void RopePhase::work(const Step&, int begin, int end, void*) const {
   }
 }
 
-void PackPhase::work(const Step& step, int begin, int end, void*) const {
-  ActivationView view{kind, step.rows_of(x->domain), x->width, *buffer};
-  kernels->matmul.pack_activations(view, x->data, static_cast<size_t>(x->stride), begin, end);
+void PackPhase::work(const Step& step, int begin, int end, ThreadScratch&) const {
+  kernels->matmul.pack_activations(view(step), x->data, static_cast<size_t>(x->stride), begin, end);
 }
 
-void LinearPhase::work(const Step& step, int begin, int end, void* scratch) const {
+void LinearPhase::work(const Step& step, int begin, int end, ThreadScratch& scratch) const {
   for (int task = begin; task < end; ++task) {
     size_t p = 0;
     while (p + 1 < parts.size() && task >= parts[p + 1].first_task) ++p;
     const LinearPart& part = parts[p];
     MatmulArgs args{};
     args.weights = part.matrix;
-    args.x = ActivationView{part.kind, step.rows_of(rows), part.matrix.cols, *part.buffer};
+    args.x = part.operand->view(step);
     args.bias = part.bias;
     args.out = part.out->data;
     args.out_stride = static_cast<size_t>(part.out->stride);
     int first = (task - part.first_task) * part.panels_per_task;
     int last = std::min(first + part.panels_per_task, part.matrix.num_panels);
-    kernels->matmul.matmul(args, first, last, scratch);
+    if (scratch.operand != part.operand || scratch.step != step.number) {
+      kernels->matmul.begin_operand(args.x, scratch.matmul);
+      scratch.operand = part.operand;
+      scratch.step = step.number;
+    }
+    kernels->matmul.matmul(args, first, last, scratch.matmul);
   }
 }
 
-void KVWritePhase::work(const Step& step, int begin, int end, void*) const {
+void KVWritePhase::work(const Step& step, int begin, int end, ThreadScratch&) const {
   KVWriteArgs args{pages,
                    k->data,
                    v->data,
@@ -73,7 +77,7 @@ void KVWritePhase::work(const Step& step, int begin, int end, void*) const {
   kernels->attention.write_kv(args, begin, end);
 }
 
-void AttentionPhase::work(const Step& step, int begin, int end, void* scratch) const {
+void AttentionPhase::work(const Step& step, int begin, int end, ThreadScratch& scratch) const {
   const auto g = static_cast<size_t>(group);
   for (int task = begin; task < end; ++task) {
     const QueryChunk& chunk = step.chunks[static_cast<size_t>(task / pages.num_kv_heads)];
@@ -97,11 +101,11 @@ void AttentionPhase::work(const Step& step, int begin, int end, void* scratch) c
       args.part_begin = chunk.part_begin;
       args.part_end = chunk.part_end;
     }
-    kernels->attention.attend(args, scratch);
+    kernels->attention.attend(args, scratch.attention);
   }
 }
 
-void MergePartsPhase::work(const Step& step, int begin, int end, void*) const {
+void MergePartsPhase::work(const Step& step, int begin, int end, ThreadScratch&) const {
   for (const PartMerge& merge : step.merges) {
     if (merge.token < begin || merge.token >= end) continue;
     kernels->attention.merge(
@@ -109,20 +113,20 @@ void MergePartsPhase::work(const Step& step, int begin, int end, void*) const {
   }
 }
 
-void GluPhase::work(const Step&, int begin, int end, void*) const {
+void GluPhase::work(const Step&, int begin, int end, ThreadScratch&) const {
   for (int t = begin; t < end; ++t)
     kernels->elementwise.glu(gate->row(t), up->row(t), out->row(t), out->stride, activation);
 }
 
-void AddPhase::work(const Step&, int begin, int end, void*) const {
+void AddPhase::work(const Step&, int begin, int end, ThreadScratch&) const {
   for (int t = begin; t < end; ++t) kernels->elementwise.add(x->row(t), y->row(t), out->row(t), out->stride);
 }
 
-void SoftcapPhase::work(const Step&, int begin, int end, void*) const {
+void SoftcapPhase::work(const Step&, int begin, int end, ThreadScratch&) const {
   for (int t = begin; t < end; ++t) kernels->elementwise.softcap(x->row(t), out->row(t), out->stride, cap);
 }
 
-void LogitRowsPhase::work(const Step& step, int begin, int end, void*) const {
+void LogitRowsPhase::work(const Step& step, int begin, int end, ThreadScratch&) const {
   for (int l = begin; l < end; ++l) {
     std::memcpy(out->row(l), x->row(step.logit_rows[l]), sizeof(float) * static_cast<size_t>(x->stride));
   }

@@ -14,7 +14,7 @@ struct EmbeddingPhase final : Phase {
   float scale;
   const Value* out;
   bool by_rows() const override { return true; }
-  void work(const Step&, int begin, int end, void*) const override;
+  void work(const Step&, int begin, int end, ThreadScratch&) const override;
 };
 
 struct RmsNormPhase final : Phase {
@@ -26,7 +26,7 @@ struct RmsNormPhase final : Phase {
   float eps;
   bool by_rows() const override { return true; }
   Domain domain() const override { return x->domain; }
-  void work(const Step&, int begin, int end, void*) const override;
+  void work(const Step&, int begin, int end, ThreadScratch&) const override;
 };
 
 // Writes cos and sin of every token's angles: [cos, padded to 16][sin].
@@ -35,7 +35,7 @@ struct RopeAnglesPhase final : Phase {
   float attention_factor;
   const Value* out;
   bool by_rows() const override { return true; }
-  void work(const Step&, int begin, int end, void*) const override;
+  void work(const Step&, int begin, int end, ThreadScratch&) const override;
 };
 
 struct RopePhase final : Phase {
@@ -47,7 +47,7 @@ struct RopePhase final : Phase {
   int rotary;
   bool interleaved;
   bool by_rows() const override { return true; }
-  void work(const Step&, int begin, int end, void*) const override;
+  void work(const Step&, int begin, int end, ThreadScratch&) const override;
 };
 
 // Packs the left operand of the products that follow.
@@ -58,14 +58,14 @@ struct PackPhase final : Phase {
   uint8_t* const* buffer;
   bool by_rows() const override { return true; }
   Domain domain() const override { return x->domain; }
-  void work(const Step&, int begin, int end, void*) const override;
+  void work(const Step&, int begin, int end, ThreadScratch&) const override;
+  ActivationView view(const Step& step) const { return {kind, step.rows_of(x->domain), x->width, *buffer}; }
 };
 
 struct LinearPart {
   PackedView matrix;
   const float* bias;
-  ActivationKind kind;
-  uint8_t* const* buffer;  // of its kind
+  const PackPhase* operand;
   const Value* out;
   int panels_per_task;
   int first_task;
@@ -79,7 +79,7 @@ struct LinearPhase final : Phase {
   bool by_rows() const override { return false; }
   Domain domain() const override { return rows; }
   int num_tasks(const Step&) const override { return total_tasks; }
-  void work(const Step&, int begin, int end, void* scratch) const override;
+  void work(const Step&, int begin, int end, ThreadScratch& scratch) const override;
 };
 
 struct KVWritePhase final : Phase {
@@ -89,7 +89,7 @@ struct KVWritePhase final : Phase {
   KVPages pages;
   int group;
   bool by_rows() const override { return true; }
-  void work(const Step&, int begin, int end, void*) const override;
+  void work(const Step&, int begin, int end, ThreadScratch&) const override;
 };
 
 // Memory for the results of single parts, shared by all layers.
@@ -114,7 +114,7 @@ struct AttentionPhase final : Phase {
   int window;
   bool by_rows() const override { return false; }
   int num_tasks(const Step& step) const override { return static_cast<int>(step.chunks.size()) * pages.num_kv_heads; }
-  void work(const Step&, int begin, int end, void* scratch) const override;
+  void work(const Step&, int begin, int end, ThreadScratch& scratch) const override;
 };
 
 // Puts together what tasks that shared a token's context have found.
@@ -125,7 +125,7 @@ struct MergePartsPhase final : Phase {
   int num_heads;
   int head_size;
   bool by_rows() const override { return true; }
-  void work(const Step&, int begin, int end, void*) const override;
+  void work(const Step&, int begin, int end, ThreadScratch&) const override;
 };
 
 struct GluPhase final : Phase {
@@ -136,7 +136,7 @@ struct GluPhase final : Phase {
   GluActivation activation;
   bool by_rows() const override { return true; }
   Domain domain() const override { return gate->domain; }
-  void work(const Step&, int begin, int end, void*) const override;
+  void work(const Step&, int begin, int end, ThreadScratch&) const override;
 };
 
 struct AddPhase final : Phase {
@@ -146,7 +146,7 @@ struct AddPhase final : Phase {
   const Value* out;
   bool by_rows() const override { return true; }
   Domain domain() const override { return x->domain; }
-  void work(const Step&, int begin, int end, void*) const override;
+  void work(const Step&, int begin, int end, ThreadScratch&) const override;
 };
 
 struct SoftcapPhase final : Phase {
@@ -156,7 +156,7 @@ struct SoftcapPhase final : Phase {
   float cap;
   bool by_rows() const override { return true; }
   Domain domain() const override { return x->domain; }
-  void work(const Step&, int begin, int end, void*) const override;
+  void work(const Step&, int begin, int end, ThreadScratch&) const override;
 };
 
 // Gathers the rows whose logits are wanted; from here on rows are logits.
@@ -165,7 +165,7 @@ struct LogitRowsPhase final : Phase {
   const Value* out;
   bool by_rows() const override { return true; }
   Domain domain() const override { return Domain::logits; }
-  void work(const Step&, int begin, int end, void*) const override;
+  void work(const Step&, int begin, int end, ThreadScratch&) const override;
 };
 
 }  // namespace caudal

@@ -62,7 +62,7 @@ int Program::embedding(const PackedView& matrix, float scale) {
   return out;
 }
 
-uint8_t* const* Program::pack(int x, ActivationKind kind) {
+const PackPhase* Program::pack(int x, ActivationKind kind) {
   const auto k = static_cast<size_t>(kind);
   if (packed_value_[k] != x) {
     packed_value_[k] = x;
@@ -72,8 +72,9 @@ uint8_t* const* Program::pack(int x, ActivationKind kind) {
     phase.x = &value(x);
     phase.kind = kind;
     phase.buffer = &pack_buffers_[k];
+    packers_[k] = &phase;
   }
-  return &pack_buffers_[k];
+  return packers_[k];
 }
 
 std::vector<int> Program::linear(const std::vector<PackedView>& matrices, const std::vector<const float*>& biases,
@@ -88,8 +89,7 @@ std::vector<int> Program::linear(const std::vector<PackedView>& matrices, const 
     LinearPart part{};
     part.matrix = m;
     part.bias = biases[i];
-    part.kind = exact_ ? ActivationKind::f32 : format_info(m.format).activation;
-    part.buffer = pack(x, part.kind);
+    part.operand = pack(x, exact_ ? ActivationKind::f32 : format_info(m.format).activation);
     outs.push_back(make_value(m.rows, value(x).domain));
     part.out = &value(outs.back());
     part.panels_per_task = std::max(1, static_cast<int>(kTaskBytes / std::max<size_t>(m.panel_bytes, 1)));
@@ -300,10 +300,12 @@ void Program::place_scratch() {
     memory_.emplace_back(pack_bytes_[k], false);
     pack_buffers_[k] = memory_.back().data();
   }
-  size_t bytes = std::max(kernels_.matmul.scratch_bytes(max_columns_), attention_scratch_) + 4096;
   for (int t = 0; t < pool_.size(); ++t) {
-    memory_.emplace_back(bytes, false);
-    scratch_.push_back(memory_.back().data());
+    ThreadScratch& scratch = scratch_.emplace_back();
+    memory_.emplace_back(kernels_.matmul.scratch_bytes(max_columns_, max_tokens_), false);
+    scratch.matmul = memory_.back().data();
+    memory_.emplace_back(attention_scratch_, false);
+    scratch.attention = memory_.back().data();
   }
 }
 
@@ -328,7 +330,7 @@ class Program::StepJob final : public Job {
 
   void work(int stage, int task, int thread) override {
     const Stage& range = program_.stages_[static_cast<size_t>(stage)];
-    void* scratch = program_.scratch_[static_cast<size_t>(thread)];
+    ThreadScratch& scratch = program_.scratch_[static_cast<size_t>(thread)];
     int begin = task, end = task + 1;
     if (first_phase(stage).by_rows()) {
       const int64_t rows = step_.rows_of(first_phase(stage).domain()), tasks = num_tasks(stage);
@@ -349,6 +351,7 @@ class Program::StepJob final : public Job {
 
 const float* Program::run(Step& step) {
   if (logits_ < 0) throw std::logic_error("run before finish");
+  step.number = ++num_runs_;
   plan_attention(step, min_kv_heads_, pool_.size(), part_results_.num_slots);
   StepJob job(*this, step);
   pool_.run(job);

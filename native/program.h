@@ -72,7 +72,7 @@ class Program {
   int make_value(int width, Domain domain);
   template <class P>
   P& append(std::vector<int> reads, std::vector<int> writes);
-  uint8_t* const* pack(int x, ActivationKind kind);
+  const PackPhase* pack(int x, ActivationKind kind);
   void find_stages();
   void place_values();
   void place_part_results();
@@ -96,11 +96,13 @@ class Program {
   size_t pack_bytes_[kNumKinds] = {};
   uint8_t* pack_buffers_[kNumKinds] = {};
   int packed_value_[kNumKinds] = {-1, -1, -1};
+  const PackPhase* packers_[kNumKinds] = {};
   int max_columns_ = 0;
   size_t attention_scratch_ = 0;
   PartResultsBuffer part_results_;
   int min_kv_heads_ = 0;  // of the attention phases
-  std::vector<uint8_t*> scratch_;
+  std::vector<ThreadScratch> scratch_;
+  uint64_t num_runs_ = 0;
 };
 
 }  // namespace caudal

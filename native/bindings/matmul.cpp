@@ -119,9 +119,10 @@ struct Product {
 void multiply(const Product& p, const float* x, std::vector<int> boundaries, float* out, size_t out_stride) {
   const MatmulKernels& kernels = p.table.matmul;
   const AlignedBytes packed = aligned_bytes(kernels.activation_bytes(p.kind, p.weights.cols, p.num_rows));
-  const AlignedBytes scratch = aligned_bytes(kernels.scratch_bytes(p.weights.cols));
+  const AlignedBytes scratch = aligned_bytes(kernels.scratch_bytes(p.weights.cols, p.num_rows));
   const ActivationView view{p.kind, p.num_rows, p.weights.cols, packed.get()};
   kernels.pack_activations(view, x, p.stride, 0, p.num_rows);
+  kernels.begin_operand(view, scratch.get());
   const MatmulArgs args{p.weights, view, nullptr, out, out_stride, false};
   for (size_t i = 1; i < boundaries.size(); ++i) {
     kernels.matmul(args, boundaries[i - 1], boundaries[i], scratch.get());

@@ -81,10 +81,12 @@ struct MatmulKernels {
   size_t (*activation_bytes)(ActivationKind kind, int cols, int num_rows);
   // Writes rows [row_begin, row_end) of the operand from float32 rows. Rows are independent.
   void (*pack_activations)(const ActivationView& dst, const float* x, size_t x_stride, int row_begin, int row_end);
-  // Bytes of scratch that one thread needs in matmul.
-  size_t (*scratch_bytes)(int max_cols);
-  // Computes panels [panel_begin, panel_end) for all T rows. `x.kind` is the format's own activation
-  // kind, or f32, which gives the exact product with the dequantised weights for every format.
+  // Bytes of scratch, 64-byte aligned, that one thread needs for operands of up to so many columns and rows.
+  size_t (*scratch_bytes)(int max_cols, int max_rows);
+  // Lists in scratch what matmul needs to know of an operand: before a thread's first call with it, once all is packed.
+  void (*begin_operand)(const ActivationView& x, void* scratch);
+  // Computes panels [panel_begin, panel_end) for all T rows, with the scratch of begin_operand. `x.kind` is the
+  // format's own activation kind, or f32, which gives the exact product with the dequantised weights for every format.
   void (*matmul)(const MatmulArgs& args, int panel_begin, int panel_end, void* scratch);
   // out[0 .. cols) = row `row` of the matrix, dequantised, times scale.
   void (*dequantize_row)(const PackedView& weights, int row, float scale, float* out);

@@ -38,6 +38,7 @@ struct LookedUp {
   CAUDAL_INLINE Bytes quad() const {
     return look_up(kTable.bytes, indices.quad<kQuad>());
   }
+  CAUDAL_INLINE Ints element(int quad, int i) const { return look_up(kTable.bytes, indices.element(quad, i)); }
 };
 
 template <int kPart>

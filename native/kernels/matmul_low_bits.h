@@ -11,6 +11,7 @@ struct TwoBits {
   CAUDAL_INLINE Bytes quad() const {
     return pick_bits<-2 * kQuad, 3>(load_bytes(plane));
   }
+  CAUDAL_INLINE Ints element(int quad, int i) const { return bits_at(plane, 8 * i + 2 * quad, 3); }
 };
 
 // A pair of sub-blocks shares the plane of the third bits.
@@ -21,6 +22,9 @@ struct ThreeBits {
   template <int kQuad>
   CAUDAL_INLINE Bytes quad() const {
     return insert_bits<2 - 4 * kHalf - kQuad, 4>(TwoBits{plane}.quad<kQuad>(), load_bytes(third));
+  }
+  CAUDAL_INLINE Ints element(int quad, int i) const {
+    return add(TwoBits{plane}.element(quad, i), shift_ints<2>(bits_at(third, 8 * i + 4 * kHalf + quad, 1)));
   }
 };
 

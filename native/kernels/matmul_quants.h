@@ -1,8 +1,8 @@
 // How each weight format keeps its integers in a panel block: part of matmul_impl.h.
 //
 // A source gives the 16 rows x 4 bytes of a quad of one sub-block, whose half of its pair is known when compiling.
-// `whole` sources give complete values; `plane` sources give what one pass of the dot product takes, which differs for
-// Q8_0 where bytes must stay small (kSplitQ8).
+// `whole` sources give complete values, and single elements of 16 rows; `plane` sources give what one pass of the dot
+// product takes, which differs for Q8_0 where bytes must stay small (kSplitQ8).
 #pragma once
 
 #include <type_traits>
@@ -44,6 +44,9 @@ struct Nibbles {
       return high_nibbles(both);
     }
   }
+  CAUDAL_INLINE Ints element(int quad, int i) const {
+    return bits_at(nibbles + quad / 2 * 64, 8 * i + 4 * (quad % 2), 15);
+  }
 };
 
 // Nibbles and a plane with bit 4 of eight quads.
@@ -54,6 +57,9 @@ struct Nibbles5 {
   CAUDAL_INLINE Bytes quad() const {
     return insert_bits<4 - kQuad, 0x10>(Nibbles{nibbles}.quad<kQuad>(), load_bytes(plane));
   }
+  CAUDAL_INLINE Ints element(int quad, int i) const {
+    return add(Nibbles{nibbles}.element(quad, i), shift_ints<4>(bits_at(plane, 8 * i + quad, 1)));
+  }
 };
 
 // Nibbles and a plane with bits 4 and 5 of four quads.
@@ -63,6 +69,9 @@ struct Nibbles6 {
   template <int kQuad>
   CAUDAL_INLINE Bytes quad() const {
     return insert_bits<4 - 2 * kQuad, 0x30>(Nibbles{nibbles}.quad<kQuad>(), load_bytes(plane));
+  }
+  CAUDAL_INLINE Ints element(int quad, int i) const {
+    return add(Nibbles{nibbles}.element(quad, i), shift_ints<4>(bits_at(plane, 8 * i + 2 * quad, 3)));
   }
 };
 
@@ -79,6 +88,9 @@ struct Nibbles8 {
     } else {
       return join_high_nibbles(highs, lows);
     }
+  }
+  CAUDAL_INLINE Ints element(int quad, int i) const {
+    return add(Nibbles{low}.element(quad, i), shift_ints<4>(Nibbles{high}.element(quad, i)));
   }
 };
 
@@ -224,17 +236,17 @@ struct Levels {
   Ints zero;
 };
 
-template <class Traits, int kHalf>
-CAUDAL_INLINE Levels levels_of(const uint8_t* p, int pair) {
+template <class Traits>
+CAUDAL_INLINE Levels levels_of(const uint8_t* p, int sub) {
   Levels levels{Traits::scale(p), zeros(), ints(0)};
   if constexpr (Traits::kBlock == 256) {
-    levels.scale = mul(levels.scale, to_floats(ints_of<kHalf>(Traits::scale_pairs(p, pair))));
+    levels.scale = mul(levels.scale, to_floats(half_at(Traits::scale_pairs(p, sub / 2), sub % 2)));
   }
   if constexpr (!Traits::kHasMin) {
     levels.zero = ints(1 << Traits::kTrueZeroShift);
   } else if constexpr (Traits::kBlock == 256) {
     const Floats dmin = load_halves(p + Traits::kFloatsAt + kHalves);
-    levels.least = mul(dmin, to_floats(ints_of<kHalf>(Traits::min_pairs(p, pair))));
+    levels.least = mul(dmin, to_floats(half_at(Traits::min_pairs(p, sub / 2), sub % 2)));
   } else {
     levels.least = load_halves(p + Traits::kFloatsAt + kHalves);
   }
@@ -256,7 +268,7 @@ template <class Traits>
 CAUDAL_INLINE void dequantize_block(const uint8_t* p, float* dst) {
   for_each_sub_block<Traits>([&](int pair, auto half) CAUDAL_LAMBDA {
     constexpr int kHalf = decltype(half)::value;
-    const Levels levels = levels_of<Traits, kHalf>(p, pair);
+    const Levels levels = levels_of<Traits>(p, pair * 2 + kHalf);
     const auto source = Traits::template whole<kHalf>(p, pair * 2 + kHalf);
     unroll<Traits::kQuads>([&](auto q) CAUDAL_LAMBDA {
       const Bytes bytes = source.template quad<decltype(q)::value>();
@@ -273,20 +285,9 @@ template <class Traits>
 CAUDAL_INLINE Floats dequantize_element(const uint8_t* p, int k) {
   const int sub = k / (4 * Traits::kQuads);
   const int quad = k / 4 % Traits::kQuads;
-  Floats w = zeros();
-  unroll<Traits::kSubBlocks == 1 ? 1 : 2>([&](auto half) CAUDAL_LAMBDA {
-    constexpr int kHalf = decltype(half)::value;
-    if (sub % 2 == kHalf) {
-      const auto source = Traits::template whole<kHalf>(p, sub);
-      const Levels levels = levels_of<Traits, kHalf>(p, sub / 2);
-      unroll<Traits::kQuads>([&](auto q) CAUDAL_LAMBDA {
-        if (quad == decltype(q)::value) {
-          w = weight_of<Traits>(levels, byte_at(source.template quad<decltype(q)::value>(), k % 4));
-        }
-      });
-    }
-  });
-  return w;
+  const Ints q = sub % 2 == 0 ? Traits::template whole<0>(p, sub).element(quad, k % 4)
+                              : Traits::template whole<1>(p, sub).element(quad, k % 4);
+  return weight_of<Traits>(levels_of<Traits>(p, sub), q);
 }
 
 }  // namespace mm

@@ -132,11 +132,18 @@ CAUDAL_INLINE Ints byte_of(Bytes b) {
   return {_mm256_and_si256(_mm256_srli_epi32(b.lo, 8 * kIndex), mask),
           _mm256_and_si256(_mm256_srli_epi32(b.hi, 8 * kIndex), mask)};
 }
-// Byte `index` of each row, unsigned.
-CAUDAL_INLINE Ints byte_at(Bytes b, int index) {
+// Some bits of each row's 32 in a plane of bytes.
+CAUDAL_INLINE Ints bits_at(const uint8_t* plane, int shift, int32_t mask) {
+  const Bytes b = load_bytes(plane);
+  const __m256i bits = _mm256_set1_epi32(mask);
+  const __m128i count = _mm_cvtsi32_si128(shift);
+  return {_mm256_and_si256(_mm256_srl_epi32(b.lo, count), bits), _mm256_and_si256(_mm256_srl_epi32(b.hi, count), bits)};
+}
+// The integers of a table that nibbles stand for.
+CAUDAL_INLINE Ints look_up(const uint8_t* table, Ints nibbles) {
+  const Bytes b = look_up(table, Bytes{nibbles.lo, nibbles.hi});
   const __m256i mask = _mm256_set1_epi32(255);
-  const __m128i shift = _mm_cvtsi32_si128(8 * index);
-  return {_mm256_and_si256(_mm256_srl_epi32(b.lo, shift), mask), _mm256_and_si256(_mm256_srl_epi32(b.hi, shift), mask)};
+  return {_mm256_and_si256(b.lo, mask), _mm256_and_si256(b.hi, mask)};
 }
 
 #ifdef CAUDAL_AVX_VNNI
@@ -204,6 +211,12 @@ CAUDAL_INLINE Pairs low_nibbles(Pairs p) {
   return {_mm256_and_si256(p.lo, mask), _mm256_and_si256(p.hi, mask)};
 }
 CAUDAL_INLINE Pairs high_nibbles(Pairs p) { return {_mm256_srli_epi16(p.lo, 4), _mm256_srli_epi16(p.hi, 4)}; }
+// Integer `half` of each row's two.
+CAUDAL_INLINE Ints half_at(Pairs p, int half) {
+  const __m128i count = _mm_cvtsi32_si128(16 - 16 * half);
+  return {_mm256_srai_epi32(_mm256_sll_epi32(p.lo, count), 16), _mm256_srai_epi32(_mm256_sll_epi32(p.hi, count), 16)};
+}
+#ifdef CAUDAL_AVX_VNNI
 template <int kIndex>
 CAUDAL_INLINE Ints ints_of(Pairs p) {
   if constexpr (kIndex == 0) {
@@ -212,7 +225,6 @@ CAUDAL_INLINE Ints ints_of(Pairs p) {
     return {_mm256_srai_epi32(p.lo, 16), _mm256_srai_epi32(p.hi, 16)};
   }
 }
-#ifdef CAUDAL_AVX_VNNI
 template <int kIndex>
 CAUDAL_INLINE Scales scales_of(Pairs p) {
   return ints_of<kIndex>(p);

@@ -87,9 +87,14 @@ template <int kIndex>
 CAUDAL_INLINE Ints byte_of(Bytes b) {
   return {_mm512_and_si512(_mm512_srli_epi32(b.v, 8 * kIndex), _mm512_set1_epi32(255))};
 }
-// Byte `index` of each row, unsigned.
-CAUDAL_INLINE Ints byte_at(Bytes b, int index) {
-  return {_mm512_and_si512(_mm512_srl_epi32(b.v, _mm_cvtsi32_si128(8 * index)), _mm512_set1_epi32(255))};
+// Some bits of each row's 32 in a plane of bytes.
+CAUDAL_INLINE Ints bits_at(const uint8_t* plane, int shift, int32_t mask) {
+  const __m512i v = _mm512_srl_epi32(_mm512_loadu_si512(plane), _mm_cvtsi32_si128(shift));
+  return {_mm512_and_si512(v, _mm512_set1_epi32(mask))};
+}
+// The integers of a table that nibbles stand for.
+CAUDAL_INLINE Ints look_up(const uint8_t* table, Ints nibbles) {
+  return {_mm512_and_si512(look_up(table, Bytes{nibbles.v}).v, _mm512_set1_epi32(255))};
 }
 
 // In assembler, because compilers spend a register and an instruction on the broadcast. Tests replace these two where
@@ -131,6 +136,10 @@ CAUDAL_INLINE Ints ints_of(Pairs p) {
   } else {
     return {_mm512_srai_epi32(p.v, 16)};
   }
+}
+// Integer `half` of each row's two.
+CAUDAL_INLINE Ints half_at(Pairs p, int half) {
+  return {_mm512_srai_epi32(_mm512_sll_epi32(p.v, _mm_cvtsi32_si128(16 - 16 * half)), 16)};
 }
 template <int kIndex>
 CAUDAL_INLINE Scales scales_of(Pairs p) {

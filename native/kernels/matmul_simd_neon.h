@@ -107,10 +107,17 @@ CAUDAL_INLINE Ints byte_of(Bytes b) {
   return CAUDAL_EACH(Ints, vreinterpretq_s32_u32(vandq_u32(
                                vshlq_u32(vreinterpretq_u32_u8(b.v[i]), vdupq_n_s32(-8 * kIndex)), vdupq_n_u32(255))));
 }
-// Byte `index` of each row, unsigned.
-CAUDAL_INLINE Ints byte_at(Bytes b, int index) {
-  return CAUDAL_EACH(Ints, vreinterpretq_s32_u32(vandq_u32(
-                               vshlq_u32(vreinterpretq_u32_u8(b.v[i]), vdupq_n_s32(-8 * index)), vdupq_n_u32(255))));
+// Some bits of each row's 32 in a plane of bytes.
+CAUDAL_INLINE Ints bits_at(const uint8_t* plane, int shift, int32_t mask) {
+  const Bytes b = load_bytes(plane);
+  return CAUDAL_EACH(Ints,
+                     vandq_s32(vreinterpretq_s32_u32(vshlq_u32(vreinterpretq_u32_u8(b.v[i]), vdupq_n_s32(-shift))),
+                               vdupq_n_s32(mask)));
+}
+// The integers of a table that nibbles stand for.
+CAUDAL_INLINE Ints look_up(const uint8_t* table, Ints nibbles) {
+  const Bytes b = look_up(table, CAUDAL_EACH(Bytes, vreinterpretq_u8_s32(nibbles.v[i])));
+  return CAUDAL_EACH(Ints, vandq_s32(vreinterpretq_s32_u8(b.v[i]), vdupq_n_s32(255)));
 }
 
 CAUDAL_INLINE int8x16_t broadcast_quad(const int8_t* x) {
@@ -184,6 +191,10 @@ CAUDAL_INLINE Ints ints_of(Pairs p) {
   } else {
     return CAUDAL_EACH(Ints, vshrq_n_s32(vreinterpretq_s32_s16(p.v[i]), 16));
   }
+}
+// Integer `half` of each row's two.
+CAUDAL_INLINE Ints half_at(Pairs p, int half) {
+  return CAUDAL_EACH(Ints, vshrq_n_s32(vshlq_s32(vreinterpretq_s32_s16(p.v[i]), vdupq_n_s32(16 - 16 * half)), 16));
 }
 template <int kIndex>
 CAUDAL_INLINE Scales scales_of(Pairs p) {

@@ -106,9 +106,17 @@ template <int kIndex>
 CAUDAL_INLINE Ints byte_of(const Bytes& b) {
   return map_ints([&](int i) { return static_cast<int32_t>(b.v[4 * i + kIndex]); });
 }
-// Byte `index` of each row, unsigned.
-CAUDAL_INLINE Ints byte_at(const Bytes& b, int index) {
-  return map_ints([&](int i) { return static_cast<int32_t>(b.v[4 * i + index]); });
+// Some bits of each row's 32 in a plane of bytes.
+CAUDAL_INLINE Ints bits_at(const uint8_t* plane, int shift, int32_t mask) {
+  return map_ints([&](int i) {
+    const uint8_t* p = plane + 4 * i;
+    const uint32_t bits = p[0] | uint32_t{p[1]} << 8 | uint32_t{p[2]} << 16 | uint32_t{p[3]} << 24;
+    return static_cast<int32_t>(bits >> shift) & mask;
+  });
+}
+// The integers of a table that nibbles stand for.
+CAUDAL_INLINE Ints look_up(const uint8_t* table, const Ints& nibbles) {
+  return map_ints([&](int i) { return static_cast<int32_t>(table[nibbles.v[i]]); });
 }
 
 CAUDAL_INLINE Parts dot(const Parts& acc, const Bytes& w, const int8_t* x) {
@@ -151,6 +159,10 @@ CAUDAL_INLINE Pairs high_nibbles(const Pairs& p) {
 template <int kIndex>
 CAUDAL_INLINE Ints ints_of(const Pairs& p) {
   return map_ints([&](int i) { return static_cast<int32_t>(p.v[2 * i + kIndex]); });
+}
+// Integer `half` of each row's two.
+CAUDAL_INLINE Ints half_at(const Pairs& p, int half) {
+  return map_ints([&](int i) { return static_cast<int32_t>(p.v[2 * i + half]); });
 }
 template <int kIndex>
 CAUDAL_INLINE Scales scales_of(const Pairs& p) {

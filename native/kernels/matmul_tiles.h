@@ -20,6 +20,7 @@ struct TileArgs {
   size_t ahead;      // how far ahead of `panel` memory is prefetched
   const uint8_t* x;  // records [block][W], or float [k][W]
   float* carry;      // [W][16], the results so far
+  bool is_first;     // there are none so far, whatever `carry` holds
 };
 
 using TileFn = void (*)(const TileArgs& args);
@@ -50,8 +51,10 @@ template <int kWidth, bool kMemory>
 struct Carry {
   Floats values[kWidth];
   float* memory;
-  CAUDAL_INLINE explicit Carry(float* p) : memory(p) {
-    if constexpr (!kMemory) {
+  CAUDAL_INLINE Carry(float* p, bool is_first) : memory(p) {
+    if (is_first) {
+      unroll<kWidth>([&](auto j) CAUDAL_LAMBDA { set(j, zeros()); });
+    } else if constexpr (!kMemory) {
       unroll<kWidth>([&](auto j) CAUDAL_LAMBDA { values[j] = load_floats(p + j * 16); });
     }
   }
@@ -126,7 +129,7 @@ template <class Traits, int kWidth, bool kUnpacked>
   const uint8_t* unpacked = args.unpacked;
   const auto* x = reinterpret_cast<const Record32*>(args.x);
   const size_t ahead = args.ahead;
-  Carry<kWidth, kMemory> carry(args.carry);
+  Carry<kWidth, kMemory> carry(args.carry, args.is_first);
   Columns<Ints, kWidth, kMemory && (kGroups * Traits::kPlanes > 1)> acc;
   for (int b = args.num_blocks; b > 0; --b) {
     prefetch_block<Traits::kBlockBytes>(panel + ahead);
@@ -179,7 +182,7 @@ template <class Traits, int kWidth, bool kUnpacked>
   const uint8_t* unpacked = args.unpacked;
   const auto* x = reinterpret_cast<const Record256*>(args.x);
   const size_t ahead = args.ahead;
-  Carry<kWidth, kMemory> carry(args.carry);
+  Carry<kWidth, kMemory> carry(args.carry, args.is_first);
   Columns<Ints, kWidth, kMemory> acc;
   for (int b = args.num_blocks; b > 0; --b) {
     unroll<kWidth>([&](auto j) CAUDAL_LAMBDA { acc.set(j, ints(0)); });
@@ -256,7 +259,7 @@ template <class Load, int kWidth>
   const uint8_t* panel = args.panel;
   const float* x = reinterpret_cast<const float*>(args.x);
   const size_t ahead = args.ahead;
-  Carry<kWidth, false> carry(args.carry);
+  Carry<kWidth, false> carry(args.carry, args.is_first);
   const auto step = [&](int k) CAUDAL_LAMBDA {
     const Floats w = Load::load(panel + k * Load::kBytes);
     unroll<kWidth>([&](auto j)

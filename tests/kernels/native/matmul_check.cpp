@@ -151,13 +151,14 @@ struct Case {
 std::vector<float> product(const MatmulKernels& kernels, const Case& c, int split) {
   const PackedView& w = *c.weights;
   const Buffer packed(kernels.activation_bytes(c.kind, w.cols, c.num_rows));
-  const Buffer scratch(kernels.scratch_bytes(w.cols));
+  const Buffer scratch(kernels.scratch_bytes(w.cols, c.num_rows));
   const ActivationView view{c.kind, c.num_rows, w.cols, packed.get()};
   kernels.pack_activations(view, c.x, static_cast<size_t>(c.x_stride), 0, c.num_rows / 2);
   kernels.pack_activations(view, c.x, static_cast<size_t>(c.x_stride), c.num_rows / 2, c.num_rows);
   const size_t stride = static_cast<size_t>(w.num_panels) * kPanelRows;
   std::vector<float> out(stride * static_cast<size_t>(c.num_rows), 0.25F);
   const MatmulArgs args{w, view, c.bias, out.data(), stride, c.accumulate};
+  kernels.begin_operand(view, scratch.get());
   kernels.matmul(args, split, w.num_panels, scratch.get());
   kernels.matmul(args, 0, split, scratch.get());
   return out;
