@@ -1,8 +1,6 @@
 // The left operand: float32 rows packed into column tiles: part of matmul_impl.h.
 //
-// T rows become ceil(T / kTileWidth) tiles of nearly equal width w. A tile holds records [block][w]: the int8 values of
-// a block of a row, its scale, and the sums that remove zero points and minima. So a row is written by whole vectors,
-// and threads that pack different rows write to different cache lines but for a few. With kind f32 a tile is
+// T rows become ceil(T / kTileWidth) tiles of nearly equal width, as matmul_records.h says; with kind f32 a tile is
 // float [k][w].
 //
 // Outliers: one large value would make the scale of its block coarse for all the others. So a value that stands out
@@ -40,9 +38,9 @@ CAUDAL_INLINE size_t row_bytes(ActivationKind kind, int cols) {
   const size_t k = static_cast<size_t>(cols);
   switch (kind) {
     case ActivationKind::q8_32:
-      return k / 32 * sizeof(Record32);
+      return k / 32 * Cursor32::kBytes;
     case ActivationKind::q8_256:
-      return k / 256 * sizeof(Record256);
+      return k / 256 * Cursor256::kBytes;
     default:
       return k * 4;
   }
@@ -90,32 +88,33 @@ CAUDAL_INLINE float block_scale(float largest, float& inverse) {
   return largest / 127.0F;
 }
 
-// Quantises the elements of a record; those whose magnitude exceeds that which the scale is for are clamped.
-template <class Record>
-CAUDAL_INLINE void quantize_block(const float* x, float scale, float inverse, Record& record) {
+// Quantises a row's block; elements whose magnitude exceeds that which the scale is for are clamped.
+template <class Cursor>
+CAUDAL_INLINE void quantize_block(const float* x, float scale, float inverse, const Cursor& to) {
   alignas(64) const float lanes[16] = {inverse};
   const Floats factor = broadcast(lanes);
-  int32_t sums16[Record::kElems / 16];
-  for (int i = 0; i < Record::kElems; i += 16) {
-    sums16[i / 16] = store_rounded(record.q + i, mul(load_floats(x + i), factor));
+  int32_t sums16[Cursor::kElems / 16];
+  for (int i = 0; i < Cursor::kElems; i += 16) {
+    sums16[i / 16] = store_rounded(to.q(i), mul(load_floats(x + i), factor));
   }
-  record.set(scale, sums16);
+  to.sums().scale = scale;
+  set_sums(to.sums(), sums16);
 }
 
-// Writes the largest magnitude of every block in the place of its scale, records `stride` apart, and returns that which
-// is not yet an outlier in this row. The sum runs in the same order everywhere.
-template <class Record>
-CAUDAL_INLINE float measure_row(const float* x, int cols, Record* record, int stride) {
+// Writes the largest magnitude of every block in the place of its scale, and returns that which is not yet an outlier
+// in this row. The sum runs in the same order everywhere.
+template <class Cursor>
+CAUDAL_INLINE float measure_row(const float* x, int cols, Cursor to) {
   Floats sum = zeros();
-  for (int k = 0; k < cols; k += Record::kElems) {
+  for (int k = 0; k < cols; k += Cursor::kElems) {
     Floats most = zeros();
-    for (int i = k; i < k + Record::kElems; i += 16) {
+    for (int i = k; i < k + Cursor::kElems; i += 16) {
       const Floats v = load_floats(x + i);
       most = max_abs(most, v);
       sum = fma(v, v, sum);
     }
-    record->scale = max_lane(most);
-    record += stride;
+    to.sums().scale = max_lane(most);
+    to.next();
   }
   alignas(64) float lanes[16];
   store_floats(lanes, sum);
@@ -160,18 +159,18 @@ CAUDAL_INLINE bool all_finite(const float* x, int count) {
   return sum == 0.0F;
 }
 
-template <class Record>
+template <class Cursor>
 CAUDAL_INLINE void pack_row(const ActivationView& dst, const float* x, int row) {
-  constexpr int kElems = Record::kElems;
+  constexpr int kElems = Cursor::kElems;
   const Tile tile = tile_of_row(dst.num_rows, row);
   const OutlierList list = outliers_of(dst, row);
   const int capacity = max_outliers(dst.cols);
-  Record* record = reinterpret_cast<Record*>(tile_data(dst, tile)) + (row - tile.first);
-  const float limit = measure_row(x, dst.cols, record, tile.width);
+  Cursor to(tile_data(dst, tile), row - tile.first, tile.width);
+  const float limit = measure_row(x, dst.cols, to);
   const bool is_suspect = !(limit < __builtin_inff());
   int num_listed = 0;
   for (int k = 0; k < dst.cols; k += kElems) {
-    float largest = record->scale;
+    float largest = to.sums().scale;
     const int before = num_listed;
     if (largest > limit) {
       num_listed = list_outliers(x, k, kElems, limit, capacity, list.items, num_listed, largest);
@@ -181,12 +180,12 @@ CAUDAL_INLINE void pack_row(const ActivationView& dst, const float* x, int row) 
     if (is_suspect && !all_finite(x + k, kElems)) {
       scale = __builtin_nanf("");  // a NaN or an infinity must not become a number
     }
-    quantize_block(x + k, scale, inverse, *record);
+    quantize_block(x + k, scale, inverse, to);
     for (int i = before; i < num_listed; ++i) {
       Outlier& outlier = list.items[i];
-      outlier.rest = __builtin_fmaf(-record->scale, static_cast<float>(record->q[outlier.k - k]), x[outlier.k]);
+      outlier.rest = __builtin_fmaf(-scale, static_cast<float>(*to.q(outlier.k - k)), x[outlier.k]);
     }
-    record += tile.width;
+    to.next();
   }
   *list.count = num_listed;
 }
@@ -212,9 +211,9 @@ void pack_activations(const ActivationView& dst, const float* x, size_t x_stride
   for (int row = row_begin; row < row_end; ++row) {
     const float* from = x + static_cast<size_t>(row) * x_stride;
     if (dst.kind == ActivationKind::q8_32) {
-      pack_row<Record32>(dst, from, row);
+      pack_row<Cursor32>(dst, from, row);
     } else if (dst.kind == ActivationKind::q8_256) {
-      pack_row<Record256>(dst, from, row);
+      pack_row<Cursor256>(dst, from, row);
     } else {
       pack_row_f32(dst, from, row);
     }

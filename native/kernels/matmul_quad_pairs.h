@@ -15,14 +15,13 @@ CAUDAL_INLINE int8x16_t interleave_high(uint8x16_t even, uint8x16_t odd) {
   return vreinterpretq_s8_s32(vzip2q_s32(vreinterpretq_s32_u8(even), vreinterpretq_s32_u8(odd)));
 }
 
-// Two quads of a column, and of the next one where there is one.
-template <bool kTwo, int kStride>
-CAUDAL_INLINE int8x16_t load_columns(const int8_t* x) {
-  return vcombine_s8(vld1_s8(x), vld1_s8(kTwo ? x + kStride : x));
+// Two neighbouring quads of two columns.
+CAUDAL_INLINE int8x16_t load_columns(const int8_t* first, const int8_t* second) {
+  return vcombine_s8(vld1_s8(first), vld1_s8(second));
 }
 
 // What dot_quads of matmul_tiles.h does.
-template <int kQuads, int kDepth, int kWidth, int kStride, class Source, class Finish>
+template <int kQuads, int kDepth, int kWidth, class Source, class Finish>
 CAUDAL_INLINE void dot_quad_pairs(const Source& source, const int8_t* x, const Finish& finish) {
   static_assert(kDepth % 2 == 0, "quads are taken in pairs");
   constexpr int kColumnPairs = (kWidth + 1) / 2;
@@ -36,7 +35,8 @@ CAUDAL_INLINE void dot_quad_pairs(const Source& source, const int8_t* x, const F
       int8x16_t columns[kColumnPairs];
       unroll<kColumnPairs>([&](auto pair) CAUDAL_LAMBDA {
         constexpr bool kTwo = decltype(pair)::value * 2 + 1 < kWidth;
-        columns[pair] = load_columns<kTwo, kStride>(x + pair * 2 * kStride + kQuad * 4);
+        const int8_t* first = quad_at<kQuad, kWidth>(x, pair * 2);
+        columns[pair] = load_columns(first, kTwo ? quad_at<kQuad, kWidth>(x, pair * 2 + 1) : first);
       });
       unroll<4>([&](auto i) CAUDAL_LAMBDA {
         const int8x16_t low = interleave_low(even.v[i], odd.v[i]);

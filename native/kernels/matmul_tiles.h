@@ -18,7 +18,7 @@ struct TileArgs {
   const uint8_t* unpacked;  // the same as bytes, or null
   int num_blocks;
   size_t ahead;      // how far ahead of `panel` memory is prefetched
-  const uint8_t* x;  // records [block][W], or float [k][W]
+  const uint8_t* x;  // as matmul_records.h says, or float [k][W]
   float* carry;      // [W][16], the results so far
   bool is_first;     // there are none so far, whatever `carry` holds
 };
@@ -84,13 +84,18 @@ CAUDAL_INLINE void prefetch_block(const uint8_t* p) {
   unroll<(kBytes + 63) / 64>([&](auto i) CAUDAL_LAMBDA { prefetch(p + i * 64); });
 }
 
-// Dot products of kQuads quads with W columns, which are `kStride` bytes apart; `finish(group, parts)` after every
-// kDepth quads.
-template <int kQuads, int kDepth, int kWidth, int kStride, class Source, class Finish>
+// Where quad kQuad of a column is, among W columns.
+template <int kQuad, int kWidth>
+CAUDAL_INLINE const int8_t* quad_at(const int8_t* x, int column) {
+  return x + (kQuad * 4 / kPiece * kWidth + column) * kPiece + kQuad * 4 % kPiece;
+}
+
+// Dot products of kQuads quads with W columns; `finish(group, parts)` after every kDepth quads.
+template <int kQuads, int kDepth, int kWidth, class Source, class Finish>
 CAUDAL_INLINE void dot_quads(const Source& source, const int8_t* x, const Finish& finish) {
 #ifdef __ARM_FEATURE_MATMUL_INT8
   if constexpr (kWidth > 1) {
-    return dot_quad_pairs<kQuads, kDepth, kWidth, kStride>(source, x, finish);
+    return dot_quad_pairs<kQuads, kDepth, kWidth>(source, x, finish);
   }
 #endif
   unroll<kQuads / kDepth>([&](auto group) CAUDAL_LAMBDA {
@@ -99,7 +104,7 @@ CAUDAL_INLINE void dot_quads(const Source& source, const int8_t* x, const Finish
       constexpr int kQuad = decltype(group)::value * kDepth + decltype(step)::value;
       const Bytes w = source.template quad<kQuad>();
       unroll<kWidth>([&](auto j) CAUDAL_LAMBDA {
-        const int8_t* xj = x + j * kStride + kQuad * 4;
+        const int8_t* xj = quad_at<kQuad, kWidth>(x, j);
         if constexpr (decltype(step)::value == 0) {
           parts[j] = dot_first(w, xj);
         } else {
@@ -127,49 +132,50 @@ template <class Traits, int kWidth, bool kUnpacked>
   constexpr int kGroups = 8 / Traits::kDepth;
   const uint8_t* panel = args.panel;
   const uint8_t* unpacked = args.unpacked;
-  const auto* x = reinterpret_cast<const Record32*>(args.x);
+  const uint8_t* x = args.x;
   const size_t ahead = args.ahead;
   Carry<kWidth, kMemory> carry(args.carry, args.is_first);
   Columns<Ints, kWidth, kMemory && (kGroups * Traits::kPlanes > 1)> acc;
   for (int b = args.num_blocks; b > 0; --b) {
     prefetch_block<Traits::kBlockBytes>(panel + ahead);
+    const auto* q = reinterpret_cast<const int8_t*>(x);
+    const auto* sums = reinterpret_cast<const Sums32*>(x + 32 * kWidth);
     unroll<Traits::kPlanes>([&](auto part) CAUDAL_LAMBDA {
       constexpr int kPart = decltype(part)::value;
       constexpr int kTimes = Traits::kPlanes == 2 && kPart == 0 ? 16 : 1;
       const auto source = source_of<Traits, kUnpacked, kPart, 0>(panel, unpacked, 0);
-      dot_quads<8, Traits::kDepth, kWidth, sizeof(Record32)>(
-          source, x->q, [&](auto group, const auto& parts) CAUDAL_LAMBDA {
-            constexpr bool kFirst = kPart == 0 && decltype(group)::value == 0;
-            constexpr bool kLast = kPart == Traits::kPlanes - 1 && decltype(group)::value == kGroups - 1;
-            if constexpr (kLast) {
-              const Floats d = Traits::scale(panel);
-              unroll<kWidth>([&](auto j) CAUDAL_LAMBDA {
-                Ints sum = reduce<kTimes>(parts[j]);
-                if constexpr (!kFirst) {
-                  sum = add(sum, acc.get(j));
-                }
-                if constexpr (Traits::kZeroShift > 0) {
-                  sum = subtract(sum, shift_ints<Traits::kZeroShift>(broadcast_int(&x[j].sum)));
-                }
-                Floats f = fma(mul(d, broadcast(&x[j].scale)), to_floats(sum), carry.get(j));
-                if constexpr (Traits::kHasMin) {
-                  f = fma(load_halves(panel + Traits::kFloatsAt + kHalves), broadcast(&x[j].sum_f), f);
-                }
-                carry.set(j, f);
-              });
-            } else {
-              unroll<kWidth>([&](auto j) CAUDAL_LAMBDA {
-                const Ints sum = reduce<kTimes>(parts[j]);
-                acc.set(j, kFirst ? sum : add(sum, acc.get(j)));
-              });
+      dot_quads<8, Traits::kDepth, kWidth>(source, q, [&](auto group, const auto& parts) CAUDAL_LAMBDA {
+        constexpr bool kFirst = kPart == 0 && decltype(group)::value == 0;
+        constexpr bool kLast = kPart == Traits::kPlanes - 1 && decltype(group)::value == kGroups - 1;
+        if constexpr (kLast) {
+          const Floats d = Traits::scale(panel);
+          unroll<kWidth>([&](auto j) CAUDAL_LAMBDA {
+            Ints sum = reduce<kTimes>(parts[j]);
+            if constexpr (!kFirst) {
+              sum = add(sum, acc.get(j));
             }
+            if constexpr (Traits::kZeroShift > 0) {
+              sum = subtract(sum, shift_ints<Traits::kZeroShift>(broadcast_int(&sums[j].sum)));
+            }
+            Floats f = fma(mul(d, broadcast(&sums[j].scale)), to_floats(sum), carry.get(j));
+            if constexpr (Traits::kHasMin) {
+              f = fma(load_halves(panel + Traits::kFloatsAt + kHalves), broadcast(&sums[j].sum_f), f);
+            }
+            carry.set(j, f);
           });
+        } else {
+          unroll<kWidth>([&](auto j) CAUDAL_LAMBDA {
+            const Ints sum = reduce<kTimes>(parts[j]);
+            acc.set(j, kFirst ? sum : add(sum, acc.get(j)));
+          });
+        }
+      });
     });
     panel += Traits::kBlockBytes;
     if constexpr (kUnpacked) {
       unpacked += Traits::kPlanes * 512;
     }
-    x += kWidth;
+    x += Cursor32::kBytes * kWidth;
   }
   carry.finish();
 }
@@ -180,13 +186,12 @@ template <class Traits, int kWidth, bool kUnpacked>
   constexpr int kPairs = Traits::kSubBlocks / 2;
   const uint8_t* panel = args.panel;
   const uint8_t* unpacked = args.unpacked;
-  const auto* x = reinterpret_cast<const Record256*>(args.x);
+  const uint8_t* x = args.x;
   const size_t ahead = args.ahead;
   Carry<kWidth, kMemory> carry(args.carry, args.is_first);
   Columns<Ints, kWidth, kMemory> acc;
   for (int b = args.num_blocks; b > 0; --b) {
     unroll<kWidth>([&](auto j) CAUDAL_LAMBDA { acc.set(j, ints(0)); });
-    const int8_t* q = x->q;
     for (int pair = 0; pair < kPairs; ++pair) {
       prefetch_block<Traits::kBlockBytes / kPairs>(panel + ahead + pair * (Traits::kBlockBytes / kPairs));
       unroll<2>([&](auto half) CAUDAL_LAMBDA {
@@ -195,30 +200,31 @@ template <class Traits, int kWidth, bool kUnpacked>
           constexpr int kPart = decltype(part)::value;
           constexpr int kShift = Traits::kPlanes == 2 && kPart == 0 ? 4 : 0;
           const auto source = source_of<Traits, kUnpacked, kPart, kHalf>(panel, unpacked, pair);
-          dot_quads<Traits::kQuads, Traits::kDepth, kWidth, sizeof(Record256)>(
-              source, q, [&](auto, const auto& parts) CAUDAL_LAMBDA {
-                Scales s = scales_of<kHalf>(Traits::scale_pairs(panel, pair));
-                if constexpr (kShift > 0) {
-                  s = shift_ints<kShift>(s);
-                }
-                unroll<kWidth>([&](auto j) CAUDAL_LAMBDA { acc.set(j, add(acc.get(j), reduce_scaled(parts[j], s))); });
-              });
+          const int at = (pair * 2 + kHalf) * Traits::kQuads * 4;
+          const auto* q = reinterpret_cast<const int8_t*>(x) + at * kWidth;
+          dot_quads<Traits::kQuads, Traits::kDepth, kWidth>(source, q, [&](auto, const auto& parts) CAUDAL_LAMBDA {
+            Scales s = scales_of<kHalf>(Traits::scale_pairs(panel, pair));
+            if constexpr (kShift > 0) {
+              s = shift_ints<kShift>(s);
+            }
+            unroll<kWidth>([&](auto j) CAUDAL_LAMBDA { acc.set(j, add(acc.get(j), reduce_scaled(parts[j], s))); });
+          });
         });
-        q += Traits::kQuads * 4;
       });
     }
+    const auto* sums = reinterpret_cast<const Sums256*>(x + 256 * kWidth);
     const Floats d = Traits::scale(panel);
     unroll<kWidth>([&](auto j) CAUDAL_LAMBDA {
       Ints offset = ints(0);
       unroll<kPairs>([&](auto pair) CAUDAL_LAMBDA {
-        const int16_t* pair_sums = (Traits::kSubBlocks == 8 ? x[j].sums32 : x[j].sums16) + pair * 2;
+        const int16_t* pair_sums = (Traits::kSubBlocks == 8 ? sums[j].sums32 : sums[j].sums16) + pair * 2;
         if constexpr (Traits::kHasMin) {
           offset = dot_pairs(offset, Traits::min_pairs(panel, pair), pair_sums);
         } else if constexpr (Traits::kZeroShift > 0) {
           offset = dot_pairs(offset, Traits::scale_pairs(panel, pair), pair_sums);
         }
       });
-      const Floats x_scale = broadcast(&x[j].scale);
+      const Floats x_scale = broadcast(&sums[j].scale);
       Ints sum = acc.get(j);
       if constexpr (Traits::kHasMin) {
         const Floats f = fma(mul(d, x_scale), to_floats(sum), carry.get(j));
@@ -235,7 +241,7 @@ template <class Traits, int kWidth, bool kUnpacked>
     if constexpr (kUnpacked) {
       unpacked += Traits::kPlanes * 4096;
     }
-    x += kWidth;
+    x += Cursor256::kBytes * kWidth;
   }
   carry.finish();
 }
@@ -275,7 +281,7 @@ template <class Load, int kWidth>
   for (; k > 0; --k) {
     step(0);
     panel += Load::kBytes;
-    x += kWidth;
+    x += Cursor32::kBytes * kWidth;
   }
   carry.finish();
 }
