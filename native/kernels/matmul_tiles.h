@@ -281,7 +281,7 @@ template <class Load, int kWidth>
   for (; k > 0; --k) {
     step(0);
     panel += Load::kBytes;
-    x += Cursor32::kBytes * kWidth;
+    x += kWidth;
   }
   carry.finish();
 }

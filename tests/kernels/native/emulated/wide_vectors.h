@@ -54,6 +54,9 @@ EACH_HALF_SHIFT(slli_epi32, _mm256_slli_epi32)
 EACH_HALF_SHIFT(srli_epi32, _mm256_srli_epi32)
 EACH_HALF_SHIFT(srai_epi32, _mm256_srai_epi32)
 
+inline WideInts wide_sll_epi32(WideInts a, __m128i count) {
+  return {_mm256_sll_epi32(a.lo, count), _mm256_sll_epi32(a.hi, count)};
+}
 inline WideInts wide_srl_epi32(WideInts a, __m128i count) {
   return {_mm256_srl_epi32(a.lo, count), _mm256_srl_epi32(a.hi, count)};
 }
@@ -226,6 +229,7 @@ inline void add_word_products(WideInts& acc, WideInts w, const int16_t* x) {
 #define _mm512_setzero_ps wide_setzero_ps
 #define _mm512_setzero_si512 wide_setzero_si512
 #define _mm512_shuffle_epi8 wide_shuffle_epi8
+#define _mm512_sll_epi32 wide_sll_epi32
 #define _mm512_slli_epi16 wide_slli_epi16
 #define _mm512_slli_epi32 wide_slli_epi32
 #define _mm512_sllv_epi32 wide_sllv_epi32
