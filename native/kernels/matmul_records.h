@@ -29,6 +29,12 @@ struct alignas(64) Sums256 {
 };
 static_assert(sizeof(Sums256) == 64, "a cache line");
 
+// Where quad kQuad of a column is, among W columns.
+template <int kQuad, int kWidth>
+CAUDAL_INLINE const int8_t* quad_at(const int8_t* x, int column) {
+  return x + (kQuad * 4 / kPiece * kWidth + column) * kPiece + kQuad * 4 % kPiece;
+}
+
 // Where a row's part of the blocks is, block by block.
 template <int kBlockElems, class BlockSums>
 class Cursor {

@@ -84,12 +84,6 @@ CAUDAL_INLINE void prefetch_block(const uint8_t* p) {
   unroll<(kBytes + 63) / 64>([&](auto i) CAUDAL_LAMBDA { prefetch(p + i * 64); });
 }
 
-// Where quad kQuad of a column is, among W columns.
-template <int kQuad, int kWidth>
-CAUDAL_INLINE const int8_t* quad_at(const int8_t* x, int column) {
-  return x + (kQuad * 4 / kPiece * kWidth + column) * kPiece + kQuad * 4 % kPiece;
-}
-
 // Dot products of kQuads quads with W columns; `finish(group, parts)` after every kDepth quads.
 template <int kQuads, int kDepth, int kWidth, class Source, class Finish>
 CAUDAL_INLINE void dot_quads(const Source& source, const int8_t* x, const Finish& finish) {
