@@ -11,10 +11,12 @@ namespace caudal {
 // What the rows of a value are: tokens of the step, or rows of logits.
 enum class Domain { tokens, logits };
 
-// A matrix of activations, [rows of the domain][width], each row padded with zeros to `stride`.
+constexpr int round_up_16(int n) { return (n + 15) / 16 * 16; }
+
+// A matrix of activations, [rows of the domain][width], each row padded with zeros to a multiple of 16.
 struct Value {
   int width = 0;
-  int stride = 0;  // width rounded up to 16
+  int stride = 0;  // width rounded up to 16, or more
   Domain domain = Domain::tokens;
   float* data = nullptr;
   int first_phase = -1;

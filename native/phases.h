@@ -71,11 +71,21 @@ struct LinearPart {
   int first_task;
 };
 
+// Where a row of logits keeps the maxima of its blocks, which whoever writes the last of the logits finds on the way:
+// they are in a near cache then.
+struct BlockMaxima {
+  const Value* logits = nullptr;  // null: nobody wants them
+  int at = 0;                     // floats from the beginning of a row
+
+  float* of(int row) const { return logits->row(row) + at; }
+};
+
 struct LinearPhase final : Phase {
   const KernelTable* kernels;
   Domain rows;
   int total_tasks;
   std::vector<LinearPart> parts;
+  BlockMaxima maxima;  // only where there is one part, of whole blocks a task
   bool by_rows() const override { return false; }
   Domain domain() const override { return rows; }
   int num_tasks(const Step&) const override { return total_tasks; }
@@ -154,6 +164,7 @@ struct SoftcapPhase final : Phase {
   const Value* x;
   const Value* out;
   float cap;
+  BlockMaxima maxima;
   bool by_rows() const override { return true; }
   Domain domain() const override { return x->domain; }
   void work(const Step&, int begin, int end, ThreadScratch&) const override;

@@ -14,10 +14,10 @@ namespace {
 
 // Weights per task: enough to hide the claim, few enough that the last task is short.
 constexpr size_t kTaskBytes = 48 * 1024;
-// Tasks that a stage by rows is cut into: more than one, so that a thread that is late finds its rows taken.
+// Tasks that a stage by rows is cut into: more than one, so that a thread that is late finds its rows taken; each large
+// enough to be worth the wait at the stage's end.
 constexpr int kRowTasksPerThread = 4;
-
-int round_up_16(int n) { return (n + 15) / 16 * 16; }
+constexpr int64_t kRowTaskElems = 4096;
 
 }  // namespace
 
@@ -41,6 +41,9 @@ P& Program::append(std::vector<int> reads, std::vector<int> writes) {
   phases_.push_back(std::move(owned));
   for (int r : reads) value(r).last_phase = index;
   for (int w : writes) value(w).first_phase = value(w).last_phase = index;
+  int elems = 0;
+  for (int v : writes.empty() ? reads : writes) elems += value(v).width;
+  phase_elems_.push_back(elems);
   return phase;
 }
 
@@ -234,18 +237,42 @@ int Program::logit_rows(int x) {
 void Program::finish(int logits) {
   logits_ = logits;
   value(logits).last_phase = static_cast<int>(phases_.size());
+  keep_block_maxima();
   find_stages();
   place_values();
   place_part_results();
   place_scratch();
 }
 
+// Has the phase that writes the logits find the maxima of their blocks too, and keep them at the end of each row.
+void Program::keep_block_maxima() {
+  Value& logits = value(logits_);
+  const BlockMaxima maxima{&logits, round_up_16(logits.width)};
+  Phase* last = phases_.empty() ? nullptr : phases_.back().get();
+  auto* softcap = dynamic_cast<SoftcapPhase*>(last);
+  auto* linear = dynamic_cast<LinearPhase*>(last);
+  if (softcap != nullptr && softcap->out == &logits) {
+    softcap->maxima = maxima;
+  } else if (linear != nullptr && linear->parts.size() == 1 && linear->parts[0].out == &logits) {
+    LinearPart& part = linear->parts[0];
+    constexpr int kBlockPanels = kBlockLogits / kPanelRows;
+    part.panels_per_task = (part.panels_per_task + kBlockPanels - 1) / kBlockPanels * kBlockPanels;
+    linear->total_tasks = (part.matrix.num_panels + part.panels_per_task - 1) / part.panels_per_task;
+    linear->maxima = maxima;
+  } else {
+    return;
+  }
+  maxima_at_ = maxima.at;
+  logits.stride = maxima.at + round_up_16((logits.width + kBlockLogits - 1) / kBlockLogits);
+}
+
 void Program::find_stages() {
   for (size_t p = 0; p < phases_.size(); ++p) {
     const bool is_chained =
         p > 0 && phases_[p]->by_rows() && phases_[p - 1]->by_rows() && phases_[p]->domain() == phases_[p - 1]->domain();
-    if (!is_chained) stages_.push_back({p, p});
+    if (!is_chained) stages_.push_back({p, p, 0});
     stages_.back().end = p + 1;
+    stages_.back().row_elems += phase_elems_[p];
   }
 }
 
@@ -324,7 +351,7 @@ class Program::StepJob final : public Job {
   int num_tasks(int stage) override {
     const Phase& phase = first_phase(stage);
     const int rows = step_.rows_of(phase.domain());
-    if (phase.by_rows()) return std::min(rows, kRowTasksPerThread * program_.pool_.size());
+    if (phase.by_rows()) return num_row_tasks(stage, rows);
     return rows > 0 ? phase.num_tasks(step_) : 0;
   }
 
@@ -341,6 +368,12 @@ class Program::StepJob final : public Job {
   }
 
  private:
+  int num_row_tasks(int stage, int rows) const {
+    const int64_t elems = int64_t{rows} * program_.stages_[static_cast<size_t>(stage)].row_elems;
+    const int most = std::min(rows, kRowTasksPerThread * program_.pool_.size());
+    return static_cast<int>(std::clamp<int64_t>(elems / kRowTaskElems, std::min(rows, 1), most));
+  }
+
   const Phase& first_phase(int stage) const {
     return *program_.phases_[program_.stages_[static_cast<size_t>(stage)].begin];
   }

@@ -54,6 +54,8 @@ class Program {
 
   int logits_width() const { return value(logits_).width; }
   int logits_stride() const { return value(logits_).stride; }
+  // Where a row of logits has the maxima of its blocks of kBlockLogits, in floats from its beginning; 0: nowhere.
+  int maxima_at() const { return maxima_at_; }
   int max_tokens() const { return max_tokens_; }
   size_t buffer_bytes() const;
   int width(int index) const { return value(index).width; }
@@ -65,6 +67,7 @@ class Program {
   struct Stage {
     size_t begin;
     size_t end;
+    int row_elems;  // that its phases write for a row
   };
   class StepJob;
 
@@ -73,6 +76,7 @@ class Program {
   template <class P>
   P& append(std::vector<int> reads, std::vector<int> writes);
   const PackPhase* pack(int x, ActivationKind kind);
+  void keep_block_maxima();
   void find_stages();
   void place_values();
   void place_part_results();
@@ -86,9 +90,11 @@ class Program {
   int max_tokens_;
   bool exact_;
   int logits_ = -1;
+  int maxima_at_ = 0;
   int vocabulary_ = 0;
   std::vector<std::unique_ptr<Value>> values_;
   std::vector<std::unique_ptr<Phase>> phases_;
+  std::vector<int> phase_elems_;  // that a phase writes for a row
   std::vector<Stage> stages_;
   std::vector<std::pair<const RopeTable*, int>> angles_;
   std::vector<std::pair<int, int>> kv_uses_;  // (group, window) of the attention phases, each once

@@ -262,9 +262,13 @@ class Draw {
 
 }  // namespace
 
-float Sampler::find_maxima(const float* logits, int vocabulary, Workspace& w) const {
-  w.maxima.resize(static_cast<size_t>((vocabulary + kBlockLogits - 1) / kBlockLogits));
-  return kernels_.elementwise.max_values(logits, vocabulary, w.maxima.data());
+// Of a row as it came, its maxima may be known.
+float Sampler::find_maxima(const SamplingArgs& a, int row, const float* logits, Workspace& w) const {
+  w.maxima.resize(static_cast<size_t>((a.vocabulary + kBlockLogits - 1) / kBlockLogits));
+  const float* raw = a.logits + static_cast<size_t>(a.rows[row]) * a.logits_stride;
+  if (a.maxima_at == 0 || logits != raw) return kernels_.elementwise.max_values(logits, a.vocabulary, w.maxima.data());
+  std::copy_n(raw + a.maxima_at, w.maxima.size(), w.maxima.begin());
+  return *std::max_element(w.maxima.begin(), w.maxima.end());
 }
 
 Mass Sampler::whole_mass(const float* logits, int vocabulary, float scale, float best) const {
@@ -274,7 +278,7 @@ Mass Sampler::whole_mass(const float* logits, int vocabulary, float scale, float
 }
 
 int32_t Sampler::choose(const SamplingArgs& a, int row, const float* logits, Workspace& w) const {
-  const float best = find_maxima(logits, a.vocabulary, w);
+  const float best = find_maxima(a, row, logits, w);
   if (!std::isfinite(best)) return kNoToken;
   if (a.temperature[row] <= 0.0f) return first_index_of(logits, a.vocabulary, best, w.maxima);
   return draw(a, row, logits, best, w);
@@ -333,7 +337,7 @@ int32_t Sampler::draw(const SamplingArgs& a, int row, const float* logits, float
 
 void Sampler::report(const SamplingArgs& a, int row, const SamplingResult& result, Workspace& w) const {
   const float* raw = a.logits + static_cast<size_t>(a.rows[row]) * a.logits_stride;
-  const float best = find_maxima(raw, a.vocabulary, w);
+  const float best = find_maxima(a, row, raw, w);
   const double log_total = std::log(kernels_.elementwise.exp_sum(raw, a.vocabulary, 1.0f, best));
   const auto logprob = [&](float logit) {
     return static_cast<float>((static_cast<double>(logit) - static_cast<double>(best)) - log_total);

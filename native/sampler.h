@@ -17,6 +17,7 @@ struct SamplingArgs {
   int vocabulary;
   const float* logits;
   size_t logits_stride;
+  size_t maxima_at;     // where a row has the maxima of its blocks of kBlockLogits logits; 0: nowhere
   const int32_t* rows;  // [num_rows], which row of the logits
   const float* temperature;
   const int32_t* top_k;
@@ -83,7 +84,7 @@ class Sampler {
   int32_t draw(const SamplingArgs& args, int row, const float* logits, float best, Workspace& w) const;
   float lowest_of_top(int k, Workspace& w) const;
   Mass whole_mass(const float* logits, int vocabulary, float scale, float best) const;
-  float find_maxima(const float* logits, int vocabulary, Workspace& w) const;
+  float find_maxima(const SamplingArgs& args, int row, const float* logits, Workspace& w) const;
   void report(const SamplingArgs& args, int row, const SamplingResult& result, Workspace& w) const;
 
   const KernelTable& kernels_;

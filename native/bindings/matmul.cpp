@@ -13,6 +13,7 @@
 
 #include "../dispatch.h"
 #include "../packed_matrix.h"
+#include "../weight_image.h"
 #include "arrays.h"
 
 namespace caudal {
@@ -65,6 +66,12 @@ PackedMatrix* matrix_on(const std::string& format_name, int rows, int cols, Arra
 nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>> packed_data(PackedMatrix& self) {
   const size_t shape[1] = {self.bytes()};
   return nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>(self.view().data, 1, shape, nb::find(self));
+}
+
+// An image's bytes as a read-only array that keeps it.
+nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>> image_data(WeightImage& self) {
+  const size_t shape[1] = {self.size()};
+  return nb::ndarray<nb::numpy, const uint8_t, nb::ndim<1>>(self.data(), 1, shape, nb::find(self));
 }
 
 void pack_rows(PackedMatrix& self, Array1<uint8_t> data, int first_row, int num_rows, int threads) {
@@ -165,6 +172,11 @@ void bind_matmul(nb::module_& m) {
   nb::class_<WeightMemory>(m, "WeightMemory",
                            "Memory for the weights of a model: matrices lie behind one another in huge pages.")
       .def(nb::init<>());
+  nb::class_<WeightImage>(m, "WeightImage", "A file of packed weights, mapped to be used at once.")
+      .def(nb::init<int, size_t>(), nb::arg("file"), nb::arg("size"))
+      .def_prop_ro("data", &image_data, "The bytes, read-only.")
+      .def("settle", &WeightImage::settle, nb::call_guard<nb::gil_scoped_release>(),
+           "Moves the bytes into huge pages while others read them; returns how many have moved.");
   nb::class_<PackedMatrix>(m, "PackedMatrix",
                            "A weight matrix in the layout of the kernels. Its values are undefined until every row has "
                            "been packed.")

@@ -170,6 +170,7 @@ void bind_step(nb::module_& m) {
       .def("finish", &Program::finish, nb::arg("logits"))
       .def("width", &Program::width, nb::arg("value"))
       .def_prop_ro("buffer_bytes", &Program::buffer_bytes)
+      .def_prop_ro("maxima_at", &Program::maxima_at)
       .def("run", &run, nb::arg("token_ids"), nb::arg("positions"), nb::arg("query_starts"), nb::arg("context_lens"),
            nb::arg("block_tables"), nb::arg("slot_mapping"), nb::arg("logit_rows"),
            "run(...) -> float32[L, V], valid until the next run. Holds no GIL while it computes.");

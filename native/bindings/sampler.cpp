@@ -102,11 +102,16 @@ struct Fields {
   }
 };
 
-nb::tuple sample(Sampler& sampler, nb::ndarray<const float, nb::ndim<2>, nb::device::cpu> logits, nb::handle batch) {
+nb::tuple sample(Sampler& sampler, nb::ndarray<const float, nb::ndim<2>, nb::device::cpu> logits, nb::handle batch,
+                 int maxima_at) {
   Fields f(batch);
   const size_t n = f.rows.shape(0);
   const int vocabulary = static_cast<int>(logits.shape(1));
   if (vocabulary < 1 || logits.stride(1) != 1) throw std::invalid_argument("logits: expected rows of adjacent floats");
+  const int num_blocks = (vocabulary + kBlockLogits - 1) / kBlockLogits;
+  if (maxima_at != 0 && (maxima_at < vocabulary || maxima_at + num_blocks > logits.stride(0))) {
+    throw std::invalid_argument("maxima_at: " + std::to_string(maxima_at) + " is not behind the logits of a row");
+  }
   f.check(n, vocabulary, logits.shape(0));
   int most = 0;
   for (size_t i = 0; i < n; ++i) most = std::max(most, f.num_logprobs.data()[i]);
@@ -119,6 +124,7 @@ nb::tuple sample(Sampler& sampler, nb::ndarray<const float, nb::ndim<2>, nb::dev
                     vocabulary,
                     logits.data(),
                     static_cast<size_t>(logits.stride(0)),
+                    static_cast<size_t>(maxima_at),
                     f.rows.data(),
                     f.temperature.data(),
                     f.top_k.data(),
@@ -154,7 +160,7 @@ void bind_sampler(nb::module_& m) {
           "__init__",
           [](Sampler* self, const std::string& isa, ThreadPool& pool) { new (self) Sampler(kernel_table(isa), pool); },
           nb::arg("isa"), nb::arg("pool"), nb::keep_alive<1, 3>())
-      .def("sample", &sample, nb::arg("logits"), nb::arg("batch"),
+      .def("sample", &sample, nb::arg("logits"), nb::arg("batch"), nb::arg("maxima_at") = 0,
            "sample(logits: float32[N, V], batch: SamplingBatch) -> (token_ids, logprobs, ranks, top_ids, top_logprobs)")
       .def_static("uniform", &Sampler::uniform, nb::arg("seed"), nb::arg("position"),
                   "uniform(seed, position) -> float in [0, 1): the random number of a position.");

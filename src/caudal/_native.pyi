@@ -14,6 +14,19 @@ class WeightMemory:
 
     def __init__(self) -> None: ...
 
+class WeightImage:
+    """A file of packed weights, mapped to be used at once."""
+
+    def __init__(self, file: int, size: int) -> None:
+        """Map `size` bytes of an open file, which may be closed then. Raises MemoryError if it cannot be mapped."""
+
+    @property
+    def data(self) -> NDArray[np.uint8]:
+        """The bytes, read-only."""
+
+    def settle(self) -> int:
+        """Moves the bytes into huge pages while others read them; returns how many have moved. Holds no GIL."""
+
 class PackedMatrix:
     """A weight matrix in the layout of the kernels. Its values are undefined until every row has been packed."""
 
@@ -101,6 +114,10 @@ class Program:
     def width(self, value: int) -> int: ...
     @property
     def buffer_bytes(self) -> int: ...
+    @property
+    def maxima_at(self) -> int:
+        """Where a row of logits has the maxima of its blocks, in floats from its beginning; 0: nowhere."""
+
     def run(
         self,
         token_ids: NDArray[np.int32],
@@ -117,8 +134,13 @@ class Sampler:
     """Chooses tokens; a row's choice depends on that row alone."""
 
     def __init__(self, isa: str, pool: ThreadPool) -> None: ...
-    def sample(self, logits: NDArray[np.float32], batch: object) -> tuple[Any, Any, Any, Any, Any]:
-        """sample(logits: float32[N, V], batch: SamplingBatch) -> (token_ids, logprobs, ranks, top_ids, top_logprobs)"""
+    def sample(
+        self, logits: NDArray[np.float32], batch: object, maxima_at: int = 0
+    ) -> tuple[Any, Any, Any, Any, Any]:
+        """sample(logits: float32[N, V], batch: SamplingBatch) -> (token_ids, logprobs, ranks, top_ids, top_logprobs)
+
+        maxima_at is the program's, if the logits are what its last run gave.
+        """
 
     @staticmethod
     def uniform(seed: int, position: int) -> float:

@@ -177,3 +177,22 @@ def test_inconsistent_arrays_are_refused(sampler, field, value):
     batch = dataclasses.replace(sampling_batch(10, 3), **{field: value})
     with pytest.raises(ValueError, match=r"expected|outside|row"):
         sampler.sample(np.zeros((NUM_ROWS, 10), np.float32), batch)
+
+
+@pytest.mark.parametrize("maxima_at", [299, 300])
+def test_maxima_that_are_not_behind_the_logits_are_refused(sampler, maxima_at):
+    logits = np.zeros((NUM_ROWS, 300), np.float32)
+    with pytest.raises(ValueError, match=f"maxima_at: {maxima_at} is not behind the logits"):
+        sampler.sample(logits, sampling_batch(300, 0), maxima_at)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_known_maxima_change_nothing(sampler, name):
+    """They are taken where a row's logits are as they came, and found anew where penalties or biases edit them."""
+    vocabulary, num_blocks = 1100, 5
+    rows = np.random.default_rng(1).normal(0, 3, (NUM_ROWS, 1104 + num_blocks)).astype(np.float32)
+    rows[:, 1104:] = [[row[b : min(b + 256, vocabulary)].max() for b in range(0, vocabulary, 256)] for row in rows]
+    logits = rows[:, :vocabulary]
+    batch = sampling_batch(vocabulary, 1, history=name == "penalties", bias=True, **PARAMETERS[name])
+    for known, found in zip(sampler.sample(logits, batch, 1104), sampler.sample(logits, batch), strict=True):
+        np.testing.assert_array_equal(known, found)

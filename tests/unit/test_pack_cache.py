@@ -4,6 +4,7 @@ import errno
 import hashlib
 import logging
 import os
+import threading
 from pathlib import Path
 
 import msgspec
@@ -99,6 +100,39 @@ def test_mapped_matrices_are_equal_bit_for_bit(tmp_path):
         again.pack(np.zeros(40 * 36, np.uint8), 0, 40)
     with pytest.raises(ValueError, match="expected at least"):
         native.PackedMatrix.on("Q4_0", 40, 64, np.zeros(matrix.nbytes, np.uint8))
+
+
+def test_an_image_moves_into_huge_pages_under_its_readers(tmp_path):
+    """Every read gives the file's bytes, before, while and after."""
+    content = np.random.default_rng(1).integers(0, 256, (70 << 20) + 12345, np.uint8)
+    path = tmp_path / "image"
+    content.tofile(path)
+    with path.open("rb") as file:
+        image = native.WeightImage(file.fileno(), content.nbytes)
+    data = image.data
+    wrong = []
+    is_settled = threading.Event()
+
+    def read():
+        rounds = 0
+        while not is_settled.is_set() or rounds == 0:
+            if not np.array_equal(data, content):
+                wrong.append(rounds)
+            rounds += 1
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    moved = image.settle()
+    is_settled.set()
+    reader.join()
+    assert not wrong
+    assert np.array_equal(data, content)
+    assert moved in (0, content.nbytes >> 21 << 21)
+    modes = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if modes.exists() and "[never]" not in modes.read_text():
+        assert moved > 0
+    del image
+    assert np.array_equal(data, content), "the array keeps the image"
 
 
 def test_models_have_images_of_their_own(tmp_path, folder):

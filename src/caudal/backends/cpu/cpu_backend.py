@@ -55,16 +55,21 @@ class Value:
     index: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CompiledStep:
-    """A recorded forward pass. It holds on to what was recorded, for the program reads the model's weights."""
+    """A recorded forward pass. It holds on to what was recorded, for the program reads the model's weights.
+
+    Attributes:
+        logits: what the last step gave.
+    """
 
     program: _native.Program
     forward: Callable[[_native.Program], Value]
+    logits: NDArray[np.float32] | None = None
 
     def __call__(self, batch: StepBatch) -> NDArray[np.float32]:
         """Run a step as one native call; the logits [L, V] are valid until the next one."""
-        logits: NDArray[np.float32] = self.program.run(
+        self.logits = logits = self.program.run(
             batch.token_ids,
             batch.positions,
             batch.query_starts,
@@ -123,6 +128,7 @@ class CpuBackend:
         self._weight_memory = _native.WeightMemory()
         self._fallbacks: set[str] = set()
         self._pack_cache = pack_cache
+        self._step: CompiledStep | None = None
         self.weights_bytes = 0
 
     @property
@@ -209,7 +215,8 @@ class CpuBackend:
         """Record the forward pass."""
         program = _native.Program(self.isa, self._pool, kv_cache, self._max_tokens, self.exact)
         program.finish(forward(program).index)
-        return CompiledStep(program, forward)
+        self._step = CompiledStep(program, forward)
+        return self._step
 
     def embedding(self, matrix: _native.PackedMatrix, batch: _native.Program, scale: float = 1.0) -> Value:
         """Record a look-up of the step's token ids."""
@@ -261,7 +268,9 @@ class CpuBackend:
 
     def sample(self, logits: NDArray[np.float32], sampling: SamplingBatch) -> SampleOutput:
         """Choose tokens natively, rows shared out over the threads. A row without a finite logit gives -1."""
-        return SampleOutput(*self._sampler.sample(logits, sampling))
+        step = self._step
+        maxima_at = step.program.maxima_at if step is not None and step.logits is logits else 0
+        return SampleOutput(*self._sampler.sample(logits, sampling, maxima_at))
 
 
 def available_isas() -> tuple[str, ...]:

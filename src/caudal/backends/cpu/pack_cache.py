@@ -11,16 +11,19 @@ One image for each model file, in a folder of such images. Little endian:
 An image is never changed: a new one takes its place by renaming. One that is of another model or another layout, or
 damaged, is not used, and made anew. Its table is checked whole, and of each matrix the first and the last page; all
 else is trusted as the model file's own tensors are, which no program reads twice either.
+
+A mapped file lies in small pages, from which kernels read slower than from huge ones. So while the model is already
+answering, a thread moves the weights into huge pages, at the same addresses.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import mmap
 import os
 import struct
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,13 +90,14 @@ class PackCache:
         self.mapped_bytes = 0
         self._placed: dict[str, _native.PackedMatrix] = {}
         self._is_complete = True
+        self._image: _native.WeightImage | None = None
         self._bytes = np.zeros(0, np.uint8)
         self._entries: dict[str, _Entry] = {}
         try:
             self._open()
         except FileNotFoundError:
             self._is_complete = False
-        except (_UnusableImage, OSError, ValueError) as error:
+        except (_UnusableImage, OSError, ValueError, MemoryError) as error:
             logger.warning("the packed weights in %s are not used and will be made anew: %s", self.path, error)
             self._is_complete = False
 
@@ -119,7 +123,10 @@ class PackCache:
         self._placed[name] = matrix
 
     def finish(self) -> None:
-        """Write the image, unless all matrices came from it. A failure is a warning: the model runs all the same."""
+        """Write the image, unless all matrices came from it; move what did into huge pages, in the background.
+
+        A failure is a warning: the model runs all the same.
+        """
         if not self._is_complete:
             start_s = time.perf_counter()
             try:
@@ -130,6 +137,8 @@ class PackCache:
                 seconds = time.perf_counter() - start_s
                 logger.info("kept %d MB of packed weights in %s (%.1f s)", num_bytes >> 20, self.path, seconds)
         self._placed.clear()
+        if self._image is not None and self.mapped_bytes:
+            threading.Thread(target=self._image.settle, name="settle weights", daemon=True).start()
 
     def _open(self) -> None:
         """Map the image and check its table.
@@ -143,12 +152,13 @@ class PackCache:
             if file_bytes < _HEAD.size:
                 message = f"it has {file_bytes} bytes"
                 raise _UnusableImage(message)
-            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        magic, table_bytes, digest = _HEAD.unpack_from(mapping)
+            image = _native.WeightImage(file.fileno(), file_bytes)
+        data = image.data
+        magic, table_bytes, digest = _HEAD.unpack_from(data)
         if magic != MAGIC:
             message = f"it begins with {magic!r}; expected {MAGIC!r}"
             raise _UnusableImage(message)
-        payload = mapping[_HEAD.size : _HEAD.size + table_bytes]
+        payload = data[_HEAD.size : _HEAD.size + table_bytes].tobytes()
         if hashlib.blake2b(payload, digest_size=32).digest() != digest:
             message = "its table is damaged"
             raise _UnusableImage(message)
@@ -156,12 +166,10 @@ class PackCache:
             table = msgspec.msgpack.decode(payload, type=_Table)
         except msgspec.MsgspecError as error:
             raise _UnusableImage(str(error)) from error
-        data = np.frombuffer(mapping, np.uint8)
         self._check(table, data)
+        self._image = image
         self._bytes = data
         self._entries = {entry.name: entry for entry in table.entries}
-        if hasattr(mmap, "MADV_WILLNEED"):
-            mapping.madvise(mmap.MADV_WILLNEED)
 
     def _check(self, table: _Table, data: NDArray[np.uint8]) -> None:
         if table.layout != _native.PACK_LAYOUT_VERSION:
