@@ -18,6 +18,9 @@ constexpr size_t kTaskBytes = 48 * 1024;
 // enough to be worth the wait at the stage's end.
 constexpr int kRowTasksPerThread = 4;
 constexpr int64_t kRowTaskElems = 4096;
+// Values from this size on lie in huge pages: every row of a product's results is in another small page. Others would
+// only waste some.
+constexpr size_t kHugeFromBytes = size_t{8} << 20;
 
 }  // namespace
 
@@ -303,7 +306,8 @@ void Program::place_values() {
     best->values.push_back(static_cast<int>(i));
   }
   for (const Slot& slot : slots) {
-    memory_.emplace_back(slot.floats * sizeof(float), false);
+    const size_t bytes = slot.floats * sizeof(float);
+    memory_.emplace_back(bytes, bytes >= kHugeFromBytes);
     for (int i : slot.values) value(i).data = memory_.back().as<float>();
   }
 }

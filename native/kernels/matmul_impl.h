@@ -215,7 +215,10 @@ void multiply_tiles(const MatmulArgs& args, const Path& path, const uint8_t* wei
   const int first_row = tile_at(x.num_rows, tile_begin).first;
   const bool prepare = path.prepare_from > 0 && num_tiles >= path.prepare_from;
   const int num_blocks = x.cols / path.block_elems;
-  const int chunk = !prepare && num_tiles == 1 ? num_blocks : path.chunk_elems / path.block_elems;
+  // As equal as can be: one that is shorter has too little of the next one fetched.
+  const int most = path.chunk_elems / path.block_elems;
+  const int num_chunks = !prepare && num_tiles == 1 ? 1 : (num_blocks + most - 1) / most;
+  const int chunk = (num_blocks + num_chunks - 1) / num_chunks;
   for (int block = 0; block < num_blocks; block += chunk) {
     const int count = num_blocks - block < chunk ? num_blocks - block : chunk;
     const uint8_t* blocks = weights + static_cast<size_t>(block) * static_cast<size_t>(path.block_bytes);

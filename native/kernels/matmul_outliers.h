@@ -64,7 +64,8 @@ struct Scratch {
   float* carry;            // [kGroupRows][16]
   uint8_t* prepared;       // a chunk of weights
   float* outlier_weights;  // [1 + num_columns][16], the first of them zeros
-  uint32_t* places;        // [cols]: where an element of k is in the list, if the list says so; otherwise anything
+  uint64_t* marks;         // a bit per element of k
+  uint32_t* places;        // [cols]: where an element of k that has outliers is in the list
   uint8_t* groups;
 };
 
@@ -74,6 +75,7 @@ constexpr size_t kExactBytes = static_cast<size_t>(kExactChunk) * 64;
 constexpr size_t kPreparedBytes = kUnpackedBytes > kExactBytes ? kUnpackedBytes : kExactBytes;
 
 CAUDAL_INLINE size_t outlier_weights_bytes(int cols) { return (static_cast<size_t>(cols) + 1) * 64; }
+CAUDAL_INLINE size_t marks_bytes(int cols) { return (static_cast<size_t>(cols) + 511) / 512 * 64; }
 CAUDAL_INLINE size_t places_bytes(int cols) { return (static_cast<size_t>(cols) + 15) / 16 * 16 * sizeof(uint32_t); }
 
 CAUDAL_INLINE Scratch scratch_at(void* memory, int cols) {
@@ -83,14 +85,15 @@ CAUDAL_INLINE Scratch scratch_at(void* memory, int cols) {
   scratch.prepared = p + kCarryBytes;
   p = scratch.prepared + kPreparedBytes;
   scratch.outlier_weights = reinterpret_cast<float*>(p);
-  scratch.places = reinterpret_cast<uint32_t*>(p + outlier_weights_bytes(cols));
-  scratch.groups = p + outlier_weights_bytes(cols) + places_bytes(cols);
+  scratch.marks = reinterpret_cast<uint64_t*>(p + outlier_weights_bytes(cols));
+  scratch.places = reinterpret_cast<uint32_t*>(p + outlier_weights_bytes(cols) + marks_bytes(cols));
+  scratch.groups = p + outlier_weights_bytes(cols) + marks_bytes(cols) + places_bytes(cols);
   return scratch;
 }
 
 size_t scratch_bytes(int max_cols, int max_rows) {
-  return kCarryBytes + kPreparedBytes + outlier_weights_bytes(max_cols) + places_bytes(max_cols) +
-         static_cast<size_t>(count_groups(max_rows)) * group_outlier_bytes(max_cols);
+  return kCarryBytes + kPreparedBytes + outlier_weights_bytes(max_cols) + marks_bytes(max_cols) +
+         places_bytes(max_cols) + static_cast<size_t>(count_groups(max_rows)) * group_outlier_bytes(max_cols);
 }
 
 CAUDAL_INLINE GroupOutliers group_at(const Scratch& scratch, int cols, int group) {
@@ -104,44 +107,59 @@ CAUDAL_INLINE GroupOutliers group_at(const Scratch& scratch, int cols, int group
   return lists;
 }
 
-// Lists the outliers of rows [first_row, end_row), which are a group.
-void list_group(const ActivationView& x, int first_row, int end_row, int group, const Scratch& scratch) {
+// Lists the elements of k at which rows have outliers, in rising order: so a panel's weights there are read in order.
+// Returns how many there are.
+int32_t list_columns(const ActivationView& x, RowRange rows, const Scratch& scratch, int32_t* ks) {
+  const size_t num_words = marks_bytes(x.cols) / sizeof(uint64_t);
+  std::memset(scratch.marks, 0, num_words * sizeof(uint64_t));
+  for (int row = rows.first; row < rows.end; ++row) {
+    const OutlierList list = outliers_of(x, row);
+    for (int i = 0; i < *list.count; ++i) {
+      scratch.marks[list.items[i].k / 64] |= uint64_t{1} << list.items[i].k % 64;
+    }
+  }
+  int32_t count = 0;
+  for (size_t word = 0; word < num_words; ++word) {
+    for (uint64_t bits = scratch.marks[word]; bits != 0; bits &= bits - 1) {
+      const int32_t k = static_cast<int32_t>(word) * 64 + __builtin_ctzll(bits);
+      scratch.places[k] = static_cast<uint32_t>(count);
+      ks[count++] = k;
+    }
+  }
+  return count;
+}
+
+// Up to kTermsAtOnce outliers of a row from number `begin` on.
+CAUDAL_INLINE void fill_terms(const OutlierList& list, int begin, const uint32_t* places, OutlierTerms& terms) {
+  for (int i = 0; i < kTermsAtOnce; ++i) {
+    const bool is_there = begin + i < *list.count;
+    terms.places[i] = is_there ? (places[list.items[begin + i].k] + 1) * 16 : 0;
+    terms.rests[i] = is_there ? list.items[begin + i].rest : 0.0F;
+  }
+}
+
+// Lists the outliers of a group's rows.
+void list_group(const ActivationView& x, int group, const Scratch& scratch) {
+  const RowRange rows = rows_of_group(x.num_rows, group);
   const GroupOutliers lists = group_at(scratch, x.cols, group);
-  int num_columns = 0;
+  lists.counts[0] = list_columns(x, rows, scratch, lists.ks);
   int num_more = 0;
   int most = 0;
-  const auto fill = [&](OutlierTerms& terms, const OutlierList& list, int begin) CAUDAL_LAMBDA {
-    for (int i = 0; i < kTermsAtOnce; ++i) {
-      terms.places[i] = 0;
-      terms.rests[i] = 0.0F;
-      if (begin + i < *list.count) {
-        const Outlier& outlier = list.items[begin + i];
-        uint32_t place = scratch.places[outlier.k];
-        if (place >= static_cast<uint32_t>(num_columns) || lists.ks[place] != outlier.k) {
-          place = scratch.places[outlier.k] = static_cast<uint32_t>(num_columns);
-          lists.ks[num_columns++] = outlier.k;
-        }
-        terms.places[i] = (place + 1) * 16;
-        terms.rests[i] = outlier.rest;
-      }
-    }
-  };
-  for (int row = first_row; row < end_row; ++row) {
+  for (int row = rows.first; row < rows.end; ++row) {
     const OutlierList list = outliers_of(x, row);
-    fill(lists.first[row - first_row], list, 0);
+    fill_terms(list, 0, scratch.places, lists.first[row - rows.first]);
     most = most > *list.count ? most : *list.count;
   }
   // Row by row within a rank, so that terms which follow each other are added to different rows.
   for (int begin = kTermsAtOnce; begin < most; begin += kTermsAtOnce) {
-    for (int row = first_row; row < end_row; ++row) {
+    for (int row = rows.first; row < rows.end; ++row) {
       const OutlierList list = outliers_of(x, row);
       if (begin < *list.count) {
-        lists.more_rows[num_more] = row - first_row;
-        fill(lists.more[num_more++], list, begin);
+        lists.more_rows[num_more] = row - rows.first;
+        fill_terms(list, begin, scratch.places, lists.more[num_more++]);
       }
     }
   }
-  lists.counts[0] = num_columns;
   lists.counts[1] = num_more;
 }
 
@@ -152,8 +170,7 @@ void begin_operand(const ActivationView& x, void* memory) {
   const Scratch scratch = scratch_at(memory, x.cols);
   store_floats(scratch.outlier_weights, zeros());
   for (int group = 0; group < count_groups(x.num_rows); ++group) {
-    const RowRange rows = rows_of_group(x.num_rows, group);
-    list_group(x, rows.first, rows.end, group, scratch);
+    list_group(x, group, scratch);
   }
 }
 
