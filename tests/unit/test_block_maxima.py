@@ -6,10 +6,10 @@ from factory import tiny_checkpoint
 
 pytest.importorskip("caudal._native", reason="the native module is not built")
 
-from caudal.config import EngineConfig  # noqa: E402
-from caudal.engine.load import load_engine  # noqa: E402
-from caudal.messages import AddRequest  # noqa: E402
-from caudal.sampling_params import SamplingParams  # noqa: E402
+from caudal.config import EngineConfig
+from caudal.engine.load import load_engine
+from caudal.messages import AddRequest
+from caudal.sampling_params import SamplingParams
 
 BLOCK = 256
 
@@ -35,4 +35,3 @@ def test_rows_carry_the_maxima_of_their_blocks(arch, num_threads, tmp_path):
         np.testing.assert_array_equal(rows[:, at:], expected)
         checked += num_rows
     assert checked >= 12
-

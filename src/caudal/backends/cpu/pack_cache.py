@@ -154,7 +154,7 @@ class PackCache:
                 raise _UnusableImage(message)
             image = _native.WeightImage(file.fileno(), file_bytes)
         data = image.data
-        magic, table_bytes, digest = _HEAD.unpack_from(data)
+        magic, table_bytes, digest = _HEAD.unpack(data[: _HEAD.size].tobytes())
         if magic != MAGIC:
             message = f"it begins with {magic!r}; expected {MAGIC!r}"
             raise _UnusableImage(message)
