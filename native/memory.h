@@ -6,6 +6,14 @@
 
 namespace caudal {
 
+constexpr size_t kHugePage = size_t{2} << 20;
+
+// The first boundary of a huge page from an address on.
+inline uint8_t* huge_page_from(uint8_t* p) {
+  const size_t past = reinterpret_cast<uintptr_t>(p) % kHugePage;
+  return past == 0 ? p : p + (kHugePage - past);
+}
+
 class Mapping {
  public:
   Mapping() = default;

@@ -63,8 +63,8 @@ struct Step {
   int rows_of(Domain domain) const { return domain == Domain::tokens ? num_tokens : num_logits; }
 };
 
-// What one thread works with, from step to step.
-struct ThreadScratch {
+// What one thread works with, from step to step; on a cache line of its own.
+struct alignas(64) ThreadScratch {
   uint8_t* matmul = nullptr;
   uint8_t* attention = nullptr;
   // What scratch of the products was begun for: an operand, which is the phase that packs it, of a step.

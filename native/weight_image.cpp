@@ -9,18 +9,14 @@
 #include <stdexcept>
 #include <string>
 
+#include "memory.h"
+
 namespace caudal {
 
 namespace {
 
-constexpr size_t kHugePage = size_t{2} << 20;
 // Copied at once. Every piece remains a mapping of its own, of which systems allow some ten thousand.
 constexpr size_t kPiece = size_t{32} << 20;
-
-uint8_t* round_up_to_huge_page(uint8_t* p) {
-  const size_t past = reinterpret_cast<uintptr_t>(p) % kHugePage;
-  return past == 0 ? p : p + (kHugePage - past);
-}
 
 #if defined(MADV_HUGEPAGE) && defined(MREMAP_FIXED)
 
@@ -37,7 +33,7 @@ bool replace(uint8_t* target, size_t bytes) {
   void* mapped = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapped == MAP_FAILED) return false;
   auto* begin = static_cast<uint8_t*>(mapped);
-  uint8_t* copy = round_up_to_huge_page(begin);
+  uint8_t* copy = huge_page_from(begin);
   madvise(copy, bytes, MADV_HUGEPAGE);
   std::memcpy(copy, target, bytes);
   // One call, behind which a reader finds the copy and before which it finds the original: one that comes between
@@ -65,7 +61,7 @@ WeightImage::WeightImage(int file, size_t size) : size_(size) {
   void* reserved = mmap(nullptr, reserved_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (reserved == MAP_FAILED) throw std::bad_alloc();
   reserved_ = static_cast<uint8_t*>(reserved);
-  data_ = round_up_to_huge_page(reserved_);
+  data_ = huge_page_from(reserved_);
   if (mmap(data_, size, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) == MAP_FAILED) {
     munmap(reserved_, reserved_bytes_);
     throw std::bad_alloc();

@@ -37,7 +37,7 @@ def tokenizer_of(path):
 def real_model(name):
     path = MODELS / name
     if not path.exists():
-        pytest.skip(f"{name} is not in $CAUDAL_TEST_MODELS")
+        pytest.skip(f"{name} is not in $CAUDAL_TEST_MODELS: runs where `make models` has fetched it")
     return path
 
 

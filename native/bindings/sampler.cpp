@@ -110,7 +110,10 @@ nb::tuple sample(Sampler& sampler, nb::ndarray<const float, nb::ndim<2>, nb::dev
   if (vocabulary < 1 || logits.stride(1) != 1) throw std::invalid_argument("logits: expected rows of adjacent floats");
   const int num_blocks = (vocabulary + kBlockLogits - 1) / kBlockLogits;
   if (maxima_at != 0 && (maxima_at < vocabulary || maxima_at + num_blocks > logits.stride(0))) {
-    throw std::invalid_argument("maxima_at: " + std::to_string(maxima_at) + " is not behind the logits of a row");
+    throw std::invalid_argument("maxima_at: " + std::to_string(maxima_at) +
+                                " is not behind the logits of a row; expected " + "0 for none, or from " +
+                                std::to_string(vocabulary) + " on with room for " + std::to_string(num_blocks) +
+                                " floats in " + std::to_string(logits.stride(0)));
   }
   f.check(n, vocabulary, logits.shape(0));
   int most = 0;

@@ -15,6 +15,8 @@
 //
 #include "matmul_activations.h"
 //
+#include "matmul_scratch.h"
+//
 #include "matmul_outliers.h"
 
 namespace caudal {

@@ -11,7 +11,9 @@ import openai
 import pytest
 from real_models import real_model
 
-pytest.importorskip("caudal._native", reason="the native module is not built")
+pytest.importorskip(
+    "caudal._native", reason="the native module is not built: runs after `make native` or an install, as in CI"
+)
 
 NUM_CHATS = 64
 KV_BYTES_PER_TOKEN = 30 * 2 * 3 * 64 * 2  # layers, k and v, heads, head size, float16

@@ -11,7 +11,9 @@ import httpx
 import openai
 import pytest
 
-pytest.importorskip("caudal._native", reason="the native module is not built")
+pytest.importorskip(
+    "caudal._native", reason="the native module is not built: runs after `make native` or an install, as in CI"
+)
 
 
 @pytest.fixture

@@ -13,7 +13,9 @@ from caudal.config import EngineConfig
 from caudal.messages import AddRequest
 from caudal.sampling_params import SamplingParams
 
-pytest.importorskip("caudal._native", reason="the native module is not built")
+pytest.importorskip(
+    "caudal._native", reason="the native module is not built: runs after `make native` or an install, as in CI"
+)
 
 from caudal.engine.load import load_engine
 

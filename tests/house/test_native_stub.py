@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 STUB = Path(__file__).parents[2] / "src" / "caudal" / "_native.pyi"
-native = pytest.importorskip("caudal._native", reason="the native module is not built")
+native = pytest.importorskip(
+    "caudal._native", reason="the native module is not built: runs after `make native` or an install, as in CI"
+)
 
 
 def stub_signatures():

@@ -9,7 +9,9 @@ import hashlib
 import numpy as np
 import pytest
 
-native = pytest.importorskip("caudal._native", reason="the native module is not built")
+native = pytest.importorskip(
+    "caudal._native", reason="the native module is not built: runs after `make native` or an install, as in CI"
+)
 
 from caudal.backends.cpu.cpu_backend import KERNEL_FORMATS  # noqa: E402
 from caudal.quant import FORMATS  # noqa: E402

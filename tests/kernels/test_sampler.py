@@ -8,7 +8,9 @@ import pytest
 from caudal.backends.base import SampleOutput, SamplingBatch
 from caudal.backends.reference_sampling import sample_rows, uniform
 
-_native = pytest.importorskip("caudal._native", reason="the native module is not built")
+_native = pytest.importorskip(
+    "caudal._native", reason="the native module is not built: runs after `make native` or an install, as in CI"
+)
 
 NUM_ROWS = 48
 PARAMETERS = {
@@ -196,3 +198,13 @@ def test_known_maxima_change_nothing(sampler, name):
     batch = sampling_batch(vocabulary, 1, history=name == "penalties", bias=True, **PARAMETERS[name])
     for known, found in zip(sampler.sample(logits, batch, 1104), sampler.sample(logits, batch), strict=True):
         np.testing.assert_array_equal(known, found)
+
+
+def test_known_maxima_are_taken_where_no_edit_is(sampler):
+    """Told that only the first block reaches the maximum, it looks nowhere else."""
+    rows = np.random.default_rng(1).normal(0, 3, (NUM_ROWS, 1104 + 5)).astype(np.float32)
+    rows[:, 1104] = rows[:, :256].max(axis=1)
+    rows[:, 1105:] = -np.inf
+    batch = sampling_batch(1100, 1, num_logprobs=-1, temperature=0.0)
+    token_ids = sampler.sample(rows[:, :1100], batch, 1104)[0]
+    np.testing.assert_array_equal(token_ids, rows[batch.rows, :256].argmax(axis=1))

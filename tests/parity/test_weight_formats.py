@@ -40,13 +40,19 @@ def log_softmax(logits):
 
 
 def test_every_block_format_has_a_kernel(checkpoint, caplog):
-    cpu_backend = pytest.importorskip("caudal.backends.cpu.cpu_backend", reason="the native module is not built")
+    cpu_backend = pytest.importorskip(
+        "caudal.backends.cpu.cpu_backend",
+        reason="the native module is not built: runs after `make native` or an install, as in CI",
+    )
     logits_on(checkpoint, cpu_backend.CpuBackend(num_threads=1, max_tokens=64))
     assert "no CPU kernel" not in caplog.text
 
 
 def test_a_format_without_a_kernel_is_dequantised_and_said_once(tmp_path, caplog, monkeypatch):
-    cpu_backend = pytest.importorskip("caudal.backends.cpu.cpu_backend", reason="the native module is not built")
+    cpu_backend = pytest.importorskip(
+        "caudal.backends.cpu.cpu_backend",
+        reason="the native module is not built: runs after `make native` or an install, as in CI",
+    )
     monkeypatch.setattr(cpu_backend, "KERNEL_FORMATS", cpu_backend.KERNEL_FORMATS - {"IQ4_NL"})
     path = tiny_checkpoint(tmp_path, "llama", "IQ4_NL")
     found = logits_on(path, cpu_backend.CpuBackend(num_threads=1, max_tokens=64, exact=True))
@@ -58,7 +64,10 @@ def test_a_format_without_a_kernel_is_dequantised_and_said_once(tmp_path, caplog
 
 
 def test_logits_are_those_of_the_dequantised_model(checkpoint):
-    cpu_backend = pytest.importorskip("caudal.backends.cpu.cpu_backend", reason="the native module is not built")
+    cpu_backend = pytest.importorskip(
+        "caudal.backends.cpu.cpu_backend",
+        reason="the native module is not built: runs after `make native` or an install, as in CI",
+    )
     expected = logits_on(checkpoint, ReferenceBackend())
     exact = logits_on(checkpoint, cpu_backend.CpuBackend(num_threads=2, max_tokens=64, exact=True))
     assert relative_error(exact, expected) < EXACT_TOLERANCE

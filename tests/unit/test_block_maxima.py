@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 from factory import tiny_checkpoint
 
-pytest.importorskip("caudal._native", reason="the native module is not built")
+pytest.importorskip(
+    "caudal._native", reason="the native module is not built: runs after `make native` or an install, as in CI"
+)
 
 from caudal.config import EngineConfig
 from caudal.engine.load import load_engine

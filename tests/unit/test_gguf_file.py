@@ -95,7 +95,9 @@ def resident_file_bytes():
     return int(re.search(r"RssFile:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to count memory")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="needs /proc to count memory: runs on Linux, CI included"
+)
 def test_a_released_tensor_takes_no_memory_and_stays_readable(tmp_path):
     num_bytes = 32 << 20
     values = np.arange(num_bytes, dtype=np.uint32).astype(np.uint8)
@@ -147,7 +149,7 @@ def test_real_models_open_quickly():
     folder = Path(os.environ.get("CAUDAL_TEST_MODELS") or "~/.cache/caudal-test-models").expanduser()
     files = sorted(folder.glob("*.gguf"))
     if not files:
-        pytest.skip(f"no test models in {folder}")
+        pytest.skip(f"no test models in {folder}: runs after `make models`, as in CI")
     for file in files:
         start = time.process_time()
         with open_gguf(file) as model:
@@ -359,7 +361,9 @@ def test_split_files_with_too_few_tensors(tmp_path):
 
 
 def test_the_gguf_package_reads_the_same(tmp_path):
-    reader = pytest.importorskip("gguf", reason="the gguf package, an independent reader, is not installed").GGUFReader
+    reader = pytest.importorskip(
+        "gguf", reason="the gguf package, an independent reader, is not installed: runs with the dev extra, as in CI"
+    ).GGUFReader
     path = tiny_checkpoint(tmp_path, scheme="Q4_K_M")
     model, other = open_gguf(path), reader(path)
     assert [t.name for t in other.tensors] == list(model.tensors)

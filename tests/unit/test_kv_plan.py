@@ -74,7 +74,9 @@ def runner(**options):
 
 def test_an_int8_cache_holds_twice_the_tokens(capsys):
     """Less what the scales take; `caudal show` says the same sizes."""
-    pytest.importorskip("caudal._native", reason="the native module is not built")
+    pytest.importorskip(
+        "caudal._native", reason="the native module is not built: runs after `make native` or an install, as in CI"
+    )
     (half, _), (whole, backend) = runner(kv_cache_dtype="int8"), runner()
     assert backend.kv_dtype == "f16"
     ratio = whole.kv_bytes_per_token / half.kv_bytes_per_token
@@ -86,7 +88,9 @@ def test_an_int8_cache_holds_twice_the_tokens(capsys):
 
 
 def test_auto_is_float32_where_all_is():
-    pytest.importorskip("caudal._native", reason="the native module is not built")
+    pytest.importorskip(
+        "caudal._native", reason="the native module is not built: runs after `make native` or an install, as in CI"
+    )
     assert runner(exact=True)[1].kv_dtype == "f32"
     assert runner(exact=True, kv_cache_dtype="int8")[1].kv_dtype == "int8"
     assert runner(backend="reference")[1].kv_dtype == "f32"

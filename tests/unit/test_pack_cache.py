@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from factory import tiny_checkpoint
 
-native = pytest.importorskip("caudal._native", reason="the native module is not built")
+native = pytest.importorskip(
+    "caudal._native", reason="the native module is not built: runs after `make native` or an install, as in CI"
+)
 
 from caudal.backends.cpu import pack_cache  # noqa: E402
 from caudal.checkpoint import open_checkpoint  # noqa: E402
@@ -133,6 +135,20 @@ def test_an_image_moves_into_huge_pages_under_its_readers(tmp_path):
         assert moved > 0
     del image
     assert np.array_equal(data, content), "the array keeps the image"
+
+
+def test_mapped_weights_are_moved_once_the_model_is_loaded(model, folder, monkeypatch):
+    started = []
+
+    class Recorder(threading.Thread):
+        def start(self):
+            started.append(self.name)
+
+    monkeypatch.setattr(pack_cache.threading, "Thread", Recorder)
+    load(model, folder)
+    assert started == [], "what has just been packed lies in huge pages"
+    load(model, folder)
+    assert started == ["settle weights"]
 
 
 def test_models_have_images_of_their_own(tmp_path, folder):

@@ -267,7 +267,10 @@ class CpuBackend:
         return Value(batch, batch.logit_rows(x.index))
 
     def sample(self, logits: NDArray[np.float32], sampling: SamplingBatch) -> SampleOutput:
-        """Choose tokens natively, rows shared out over the threads. A row without a finite logit gives -1."""
+        """Choose tokens natively, rows shared out over the threads. A row without a finite logit gives -1.
+
+        Logits that a step gave come with what the step knows of them: who edits them must sample from a copy.
+        """
         step = self._step
         maxima_at = step.program.maxima_at if step is not None and step.logits is logits else 0
         return SampleOutput(*self._sampler.sample(logits, sampling, maxima_at))
