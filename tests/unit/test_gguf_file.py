@@ -362,7 +362,7 @@ def test_split_files_with_too_few_tensors(tmp_path):
 
 def test_the_gguf_package_reads_the_same(tmp_path):
     reader = pytest.importorskip(
-        "gguf", reason="the gguf package, an independent reader, is not installed: runs with the dev extra, as in CI"
+        "gguf", reason="the gguf package, an independent reader, is not installed: runs with the test extra, as in CI"
     ).GGUFReader
     path = tiny_checkpoint(tmp_path, scheme="Q4_K_M")
     model, other = open_gguf(path), reader(path)

@@ -100,10 +100,10 @@ def test_quantized_values_are_fixed_points(name):
 def test_any_bytes_decode_as_the_gguf_package_decodes_them(name):
     quants = pytest.importorskip(
         "gguf.quants",
-        reason="the gguf package, an independent reader, is not installed: runs with the dev extra, as in CI",
+        reason="the gguf package, an independent reader, is not installed: runs with the test extra, as in CI",
     )
     constants = pytest.importorskip(
-        "gguf.constants", reason="the gguf package is not installed: runs with the dev extra, as in CI"
+        "gguf.constants", reason="the gguf package is not installed: runs with the test extra, as in CI"
     )
     raw = np.random.default_rng(11).integers(0, 256, FORMATS[name].block_bytes * 300, np.uint8)
     with np.errstate(all="ignore"):
