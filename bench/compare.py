@@ -15,11 +15,14 @@ import os
 import statistics
 import sys
 from pathlib import Path
+from typing import Any
 
 from machine import append_result, calibration_gflops, facts, model_paths, short_name
 from rivals import LLAMA_FLAGS, Caudal, Flags, Llama, LlamaBinaries, LlamaPython
 
 TESTS = "pp512,tg64,b8,b32"
+# What `caudal bench` measures beside speed: what the machine could do just then, and how much of it the test took.
+LIMITS = ("read_limit_gb", "read_fraction", "product_limit_gmac", "product_fraction")
 
 
 def best_flags(llama: Llama, model: Path, test: str) -> Flags:
@@ -31,16 +34,17 @@ def best_flags(llama: Llama, model: Path, test: str) -> Flags:
 def compare(model: Path, test: str, caudal: Caudal, llama: Llama, options: argparse.Namespace) -> None:
     """Run the rounds of one test, print its line and append it to the results."""
     flags = options.llama_flags or best_flags(llama, model, test)
-    ours: list[float] = []
+    rows: list[dict[str, Any]] = []
     theirs: list[float] = []
     gflops: list[float] = []
     for index in range(options.rounds):
         gflops.append(calibration_gflops())
         for side in (0, 1) if index % 2 == 0 else (1, 0):
             if side == 0:
-                ours.append(caudal.measure(model, test))
+                rows.append(caudal.measure(model, test))
             else:
                 theirs.append(llama.measure(model, test, flags))
+    ours = [row["tokens_per_s"] for row in rows]
     ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
     row = {
         "model": short_name(model),
@@ -59,10 +63,12 @@ def compare(model: Path, test: str, caudal: Caudal, llama: Llama, options: argpa
         "caudal_info": caudal.info,
         "calibration_gflops": gflops,
     }
+    row |= {name: statistics.median(found[name] for found in rows) for name in LIMITS}
     append_result("compare", row | facts(), options.out)
     spread = f"{min(gflops):.0f}-{max(gflops):.0f}"
     print(
         f"{row['model']:<20}{test:<8}{row['caudal']:>10.1f}{row['llama_cpp']:>11.1f}{row['ratio']:>8.2f}"
+        f"   {row['read_fraction']:.0%} of memory, {row['product_fraction']:.0%} of products"
         f"   {flags}   {spread} GFLOP/s",
         flush=True,
     )

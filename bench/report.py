@@ -16,7 +16,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from load_table import load_table
-from machine import RESULTS, ROOT
+from machine import MODEL_FILES, RESULTS, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,16 +24,20 @@ if TYPE_CHECKING:
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 WORDS = {
     "README.md": {
-        "model": "model", "test": "test", "ratio": "ratio", "none": "Not measured yet.",
+        "model": "model", "test": "test", "ratio": "ratio", "of_limit": "Caudal, of the limit",
+        "memory": "memory", "products": "int8", "none": "Not measured yet.",
         "note": "{cpu}, {threads} threads, commit {commit}; medians of {rounds} interleaved rounds; Caudal with "
-        "{ours}, llama.cpp built for {theirs} and with the best of its flags. Made by `python bench/compare.py` and "
-        "`python bench/report.py --write`.",
+        "{ours}, llama.cpp built for {theirs} and with the best of its flags. Of the limit: the weights read, of what "
+        "plain reading gave in that moment, or the products with weights, of what the int8 units gave. Made by "
+        "`python bench/compare.py` and `python bench/report.py --write`.",
     },
     "README.es.md": {
-        "model": "modelo", "test": "prueba", "ratio": "razón", "none": "Todavía sin medir.",
+        "model": "modelo", "test": "prueba", "ratio": "razón", "of_limit": "Caudal, del límite",
+        "memory": "memoria", "products": "int8", "none": "Todavía sin medir.",
         "note": "{cpu}, {threads} hilos, commit {commit}; medianas de {rounds} rondas intercaladas; Caudal con {ours}, "
-        "llama.cpp compilado para {theirs} y con sus mejores opciones. Hecho con `python bench/compare.py` y "
-        "`python bench/report.py --write`.",
+        "llama.cpp compilado para {theirs} y con sus mejores opciones. Del límite: los pesos leídos, de lo que daba "
+        "en ese momento una simple lectura, o los productos con pesos, de lo que daban las unidades int8. Hecho con "
+        "`python bench/compare.py` y `python bench/report.py --write`.",
     },
 }  # fmt: skip
 TESTS = {
@@ -46,7 +50,7 @@ PRUEBAS = {"pp512": "prompt, 512 tokens", "tg64": "1 flujo", "b8": "8 flujos", "
 
 
 def latest_rows() -> list[dict[str, Any]]:
-    """Return the rows that count, in the order in which models and tests first appear."""
+    """Return the rows that count, by model and test."""
     path = RESULTS / "compare.jsonl"
     if not path.exists():
         return []
@@ -55,7 +59,20 @@ def latest_rows() -> list[dict[str, Any]]:
     for row in rows:
         if row["cpu"] == rows[-1]["cpu"] and row["threads"] == rows[-1]["threads"]:
             latest[row["model"], row["test"]] = row
-    return list(latest.values())
+    return sorted(latest.values(), key=lambda row: (place(row["model"], MODEL_FILES), place(row["test"], TESTS)))
+
+
+def place(name: str, known: dict[str, str]) -> int:
+    """Return where a name stands in a table, or that it comes last."""
+    return [*known, name].index(name)
+
+
+def of_limit(row: dict[str, Any], words: dict[str, str]) -> str:
+    """Return which limit a test is nearer to, and how near."""
+    if "read_fraction" not in row:
+        return ""
+    limit = max(("read_fraction", "memory"), ("product_fraction", "products"), key=lambda pair: row[pair[0]])
+    return f"{row[limit[0]]:.0%} {words[limit[1]]}"
 
 
 def table(readme: str) -> str:
@@ -65,12 +82,15 @@ def table(readme: str) -> str:
         return words["none"]
     names = TESTS if readme == "README.md" else PRUEBAS
     lines = [
-        f"| {words['model']} | {words['test']} | Caudal, tokens/s | llama.cpp, tokens/s | {words['ratio']} |",
-        "|---|---|---|---|---|",
+        (
+            f"| {words['model']} | {words['test']} | Caudal, tokens/s | llama.cpp, tokens/s | {words['ratio']} "
+            f"| {words['of_limit']} |"
+        ),
+        "|---|---|---|---|---|---|",
     ]
     lines += [
         f"| {row['model']} | {names.get(row['test'], row['test'])} | {row['caudal']:.1f} | {row['llama_cpp']:.1f} "
-        f"| {row['ratio']:.2f} |"
+        f"| {row['ratio']:.2f} | {of_limit(row, words)} |"
         for row in rows
     ]
     last = rows[-1]

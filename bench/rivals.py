@@ -62,13 +62,13 @@ class Caudal:
     exact: bool = False
     info: dict[str, Any] = field(default_factory=dict)
 
-    def measure(self, model: Path, test: str) -> float:
-        """Return tokens per second."""
+    def measure(self, model: Path, test: str) -> dict[str, Any]:
+        """Return what `caudal bench --json` says of one test."""
         command = [sys.executable, "-m", "caudal.cli.main", "bench", str(model), "--json", "-r", "1"]
         command += [*one_test_arguments(test), "-t", str(self.threads), *(["--exact"] if self.exact else [])]
-        row = json.loads(run(command))
+        row: dict[str, Any] = json.loads(run(command))
         self.info = {"isa": row["isa"], "threads": row["threads"]}
-        return float(row["tokens_per_s"])
+        return row
 
 
 @dataclass

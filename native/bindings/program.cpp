@@ -9,6 +9,7 @@
 
 #include "arrays.h"
 #include "dispatch.h"
+#include "machine_limits.h"
 #include "packed_matrix.h"
 
 namespace caudal {
@@ -121,6 +122,17 @@ void bind_parts(nb::module_& m) {
   nb::class_<ThreadPool>(m, "ThreadPool", "Threads that run steps together; the caller is one of them.")
       .def(nb::init<int>(), nb::arg("num_threads"))
       .def_prop_ro("size", &ThreadPool::size);
+  nb::class_<MachineLimits>(m, "MachineLimits", "What the machine can do just now, with all threads of a pool.")
+      .def(
+          "__init__",
+          [](MachineLimits* self, const std::string& isa, ThreadPool& pool) {
+            new (self) MachineLimits(kernel_table(isa), pool);
+          },
+          nb::arg("isa"), nb::arg("pool"), nb::keep_alive<1, 3>())
+      .def("read_rate", &MachineLimits::read_rate, nb::call_guard<nb::gil_scoped_release>(),
+           "Bytes per second of reading memory that no cache holds.")
+      .def("byte_product_rate", &MachineLimits::byte_product_rate, nb::call_guard<nb::gil_scoped_release>(),
+           "Products of bytes per second.");
   nb::class_<RopeTable>(m, "RopeTable", "A rotary embedding.")
       .def(
           "__init__",

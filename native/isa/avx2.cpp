@@ -6,12 +6,13 @@
 // Texts.
 #include "kernels/attention_impl.h"
 #include "kernels/elementwise_impl.h"
+#include "kernels/limits_impl.h"
 #include "kernels/matmul_impl.h"
 #include "kernels/table.h"
 
 namespace caudal {
 
 extern const KernelTable kTable_avx2;
-const KernelTable kTable_avx2{"avx2", kMatmulKernels, kAttentionKernels, kElementwiseKernels};
+const KernelTable kTable_avx2{"avx2", kMatmulKernels, kAttentionKernels, kElementwiseKernels, kLimitKernels};
 
 }  // namespace caudal

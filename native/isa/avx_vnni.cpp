@@ -7,12 +7,13 @@
 // Texts.
 #include "kernels/attention_impl.h"
 #include "kernels/elementwise_impl.h"
+#include "kernels/limits_impl.h"
 #include "kernels/matmul_impl.h"
 #include "kernels/table.h"
 
 namespace caudal {
 
 extern const KernelTable kTable_avx_vnni;
-const KernelTable kTable_avx_vnni{"avx_vnni", kMatmulKernels, kAttentionKernels, kElementwiseKernels};
+const KernelTable kTable_avx_vnni{"avx_vnni", kMatmulKernels, kAttentionKernels, kElementwiseKernels, kLimitKernels};
 
 }  // namespace caudal

@@ -6,12 +6,14 @@
 // Texts.
 #include "kernels/attention_impl.h"
 #include "kernels/elementwise_impl.h"
+#include "kernels/limits_impl.h"
 #include "kernels/matmul_impl.h"
 #include "kernels/table.h"
 
 namespace caudal {
 
 extern const KernelTable kTable_neon_dotprod;
-const KernelTable kTable_neon_dotprod{"neon_dotprod", kMatmulKernels, kAttentionKernels, kElementwiseKernels};
+const KernelTable kTable_neon_dotprod{"neon_dotprod", kMatmulKernels, kAttentionKernels, kElementwiseKernels,
+                                      kLimitKernels};
 
 }  // namespace caudal

@@ -10,6 +10,7 @@
 
 #include "attention.h"
 #include "elementwise.h"
+#include "limits.h"
 #include "matmul.h"
 
 namespace caudal {
@@ -19,6 +20,7 @@ struct KernelTable {
   MatmulKernels matmul;
   AttentionKernels attention;
   ElementwiseKernels elementwise;
+  LimitKernels limits;
 };
 
 }  // namespace caudal

@@ -87,6 +87,16 @@ class RopeTable:
         self, inv_freq: Sequence[float], rotary_dims: int, interleaved: bool, attention_factor: float
     ) -> None: ...
 
+class MachineLimits:
+    """What the machine can do just now, with all threads of a pool."""
+
+    def __init__(self, isa: str, pool: ThreadPool) -> None: ...
+    def read_rate(self) -> float:
+        """Bytes per second of reading memory that no cache holds."""
+
+    def byte_product_rate(self) -> float:
+        """Products of bytes per second."""
+
 class KVCache:
     """Paged keys and values: layers are (group, (num_kv_heads, head_size))."""
 

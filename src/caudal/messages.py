@@ -95,11 +95,20 @@ class EngineStats(msgspec.Struct, frozen=True, tag="stats", kw_only=True):
 
 
 class EngineReady(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
-    """The model is loaded and the engine takes requests."""
+    """The model is loaded and the engine takes requests.
+
+    Attributes:
+        weights_bytes: of all matrices.
+        step_weights_bytes: of those that every step reads whole.
+        macs_per_token, macs_per_logits: products with weights, of a token in all layers and in the head.
+    """
 
     max_model_len: int
     num_kv_blocks: int
     weights_bytes: int
+    step_weights_bytes: int
+    macs_per_token: int
+    macs_per_logits: int
     kv_bytes_per_token: int
     kv_dtype: str
     num_threads: int

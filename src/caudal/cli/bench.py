@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from caudal.backends.cpu.machine_limits import MachineLimits
 from caudal.cli.options import ModelFirst, engine_options, is_a_terminal, json_option, model_option
 from caudal.cli.progress import CLEAR_LINE, loading
 from caudal.cli.speed_tests import BATCH_LEN, SpeedTest, batch_test, generation_test, prompt_test
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from caudal.engine.engine import Engine
+    from caudal.messages import EngineReady
 
 
 def parse_batches(ctx: click.Context, parameter: click.Parameter, value: str) -> list[int]:  # noqa: ARG001 - click's
@@ -31,29 +33,62 @@ def parse_batches(ctx: click.Context, parameter: click.Parameter, value: str) ->
     return sizes
 
 
+class Measured:
+    """What the rounds of one test gave, beside what the machine could do just before each."""
+
+    def __init__(self, test: SpeedTest, facts: EngineReady, limits: MachineLimits) -> None:
+        self._test, self._limits = test, limits
+        self._bytes, self._macs = test.work_per_token(facts)
+        self._rates: list[float] = []
+        self._read_limits: list[float] = []
+        self._product_limits: list[float] = []
+
+    def run(self, engine: Engine, vocab_size: int, seed: int) -> None:
+        """Measure the machine and then one round."""
+        self._read_limits.append(self._limits.read_rate())
+        self._product_limits.append(self._limits.byte_product_rate())
+        self._rates.append(self._test.tokens_per_s(engine, vocab_size, seed))
+
+    def row(self) -> dict[str, Any]:
+        """Return medians. Rates are per second; fractions are of the limits of the same round."""
+        rates = self._rates
+        return {
+            "test": self._test.name,
+            "tokens_per_s": round(statistics.median(rates), 3),
+            "best": round(max(rates), 3),
+            "worst": round(min(rates), 3),
+            "repeats": len(rates),
+            "read_limit_gb": round(statistics.median(self._read_limits) / 1e9, 2),
+            "read_fraction": self._fraction(self._bytes, self._read_limits),
+            "product_limit_gmac": round(statistics.median(self._product_limits) / 1e9, 1),
+            "product_fraction": self._fraction(self._macs, self._product_limits),
+        }
+
+    def _fraction(self, per_token: float, limits: list[float]) -> float:
+        fractions = [rate * per_token / limit for rate, limit in zip(self._rates, limits, strict=True)]
+        return round(statistics.median(fractions), 3)
+
+
 def measure(
     engine: Engine, vocab_size: int, tests: list[SpeedTest], repeats: int, *, show: bool
 ) -> Iterator[dict[str, Any]]:
     """Run each test once unmeasured and then `repeats` times; yield what --json prints."""
+    facts = engine.ready_info()
+    limits = MachineLimits(facts.isa, facts.num_threads)
     for test in tests:
-        rates: list[float] = []
+        measured = Measured(test, facts, limits)
         for round_number in range(-1, repeats):
             if show:
                 sys.stderr.write(f"{CLEAR_LINE}{test.name}: {round_number + 1}/{repeats}")
                 sys.stderr.flush()
-            rate = test.tokens_per_s(engine, vocab_size, round_number + 1)
-            if round_number >= 0:
-                rates.append(rate)
+            if round_number < 0:
+                test.tokens_per_s(engine, vocab_size, 0)
+            else:
+                measured.run(engine, vocab_size, round_number + 1)
         if show:
             sys.stderr.write(CLEAR_LINE)
             sys.stderr.flush()
-        yield {
-            "test": test.name,
-            "tokens_per_s": round(statistics.median(rates), 3),
-            "best": round(max(rates), 3),
-            "worst": round(min(rates), 3),
-            "repeats": repeats,
-        }
+        yield measured.row()
 
 
 @click.command(cls=ModelFirst)
@@ -105,6 +140,9 @@ def command(
     bN: N streams with prompts of 32 tokens generate 32 tokens each; only generated tokens over that time count.
     Every token is chosen greedily from the logits; nothing comes from the prefix cache or
     from speculation.
+
+    memory: how much of what the machine could read just then the weights of the steps were. products: how much of
+    the products of bytes that it could do. Neither counts the KV cache and attention.
     """  # fmt: skip
     tests = [prompt_test(num_prompt)] if num_prompt else []
     tests += [generation_test(num_gen)] if num_gen else []
@@ -128,12 +166,15 @@ def command(
         if not as_json:
             exact = ", exact" if options["exact"] else ""
             click.echo(f"{model}: {facts.num_threads} threads, {facts.isa}, KV cache {facts.kv_dtype}{exact}")
-            click.echo(f"{'test':<8}{'tokens/s':>12}{'worst':>12}{'best':>12}")
+            click.echo(f"{'test':<8}{'tokens/s':>12}{'worst':>12}{'best':>12}{'memory':>12}{'products':>12}")
         for row in measure(llm.engine, llm.tokenizer.vocab_size, tests, repeats, show=show):
             if as_json:
                 shared = {"model": model, "threads": facts.num_threads, "isa": facts.isa, "exact": options["exact"]}
                 shared["kv_dtype"] = facts.kv_dtype
                 click.echo(json.dumps(row | shared))
             else:
-                click.echo(f"{row['test']:<8}{row['tokens_per_s']:>12.1f}{row['worst']:>12.1f}{row['best']:>12.1f}")
+                click.echo(
+                    f"{row['test']:<8}{row['tokens_per_s']:>12.1f}{row['worst']:>12.1f}{row['best']:>12.1f}"
+                    f"{row['read_fraction']:>12.0%}{row['product_fraction']:>12.0%}"
+                )
             sys.stdout.flush()

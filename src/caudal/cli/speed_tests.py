@@ -13,6 +13,7 @@ from caudal.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from caudal.engine.engine import Engine
+    from caudal.messages import EngineReady
 
 BATCH_LEN = 32
 
@@ -37,6 +38,16 @@ class SpeedTest:
     def seq_len(self) -> int:
         """Tokens of one stream, from first to last."""
         return self.prompt_len + self.num_generated + 1
+
+    def work_per_token(self, facts: EngineReady) -> tuple[float, float]:
+        """Return the bytes of weights read and the products with weights for each token that counts.
+
+        A prompt is one step, of which the last token goes through the head.
+        """
+        if not self.num_generated:
+            macs = facts.macs_per_token + facts.macs_per_logits / self.prompt_len
+            return facts.step_weights_bytes / self.prompt_len, macs
+        return facts.step_weights_bytes / self.num_seqs, facts.macs_per_token + facts.macs_per_logits
 
     def tokens_per_s(self, engine: Engine, vocab_size: int, seed: int) -> float:
         """Run once and return prompt tokens, or generated ones, over the time that they took."""

@@ -34,6 +34,9 @@ class ModelFacts:
 
     vocab_size: int
     weights_bytes: int
+    step_weights_bytes: int
+    macs_per_token: int
+    macs_per_logits: int
     num_threads: int
     isa: str
     kv_dtype: str
@@ -270,6 +273,9 @@ class Engine:
             max_model_len=self.max_model_len,
             num_kv_blocks=sum(group.num_blocks for group in self._runner.groups),
             weights_bytes=self._facts.weights_bytes,
+            step_weights_bytes=self._facts.step_weights_bytes,
+            macs_per_token=self._facts.macs_per_token,
+            macs_per_logits=self._facts.macs_per_logits,
             kv_bytes_per_token=self._runner.kv_bytes_per_token,
             kv_dtype=self._facts.kv_dtype,
             num_threads=self._facts.num_threads,

@@ -42,6 +42,9 @@ def load_engine_from(checkpoint: GGUFFile, config: EngineConfig) -> Engine:
     facts = ModelFacts(
         vocab_size=model.spec.vocab_size,
         weights_bytes=backend.weights_bytes,
+        step_weights_bytes=backend.weights_bytes - model.lookup_bytes,
+        macs_per_token=model.spec.macs_per_token,
+        macs_per_logits=model.spec.macs_per_logits,
         num_threads=backend.num_threads,
         isa=backend.isa,
         kv_dtype=backend.kv_dtype,

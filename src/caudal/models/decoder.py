@@ -25,6 +25,7 @@ class Decoder:
 
     Attributes:
         spec: what it is made of.
+        lookup_bytes: weights of which a step reads single rows: an embedding table that is not the head as well.
 
     Raises:
         MissingTensor: a tensor that the spec needs is not there.
@@ -36,7 +37,9 @@ class Decoder:
         self.spec = spec
         self._ops = backend
         embedding = weights.take("token_embd.weight", (spec.vocab_size, spec.hidden_size))
+        placed_before = backend.weights_bytes
         self._embedding = backend.matrix(embedding)
+        embedding_bytes = backend.weights_bytes - placed_before
         ropes = tuple(backend.rope_table(rope) for rope in spec.ropes)
         self._layers = tuple(
             _Layer(spec, index, weights / "blk" / index, backend, ropes[layer.rope])
@@ -44,6 +47,7 @@ class Decoder:
         )
         self._norm = backend.vector(weights.take("output_norm.weight", (spec.hidden_size,)))
         head = weights.take_optional("output.weight", embedding.shape)
+        self.lookup_bytes = 0 if head is None else embedding_bytes
         head_matrix = self._embedding if head is None else backend.matrix(head)
         head_bias = weights.take_optional("output.bias", (spec.vocab_size,))
         self._head = backend.linear_group([(head_matrix, None if head_bias is None else backend.vector(head_bias))])

@@ -88,6 +88,11 @@ class DecoderSpec:
         )
 
     @property
+    def macs_per_logits(self) -> int:
+        """Products of a token with the head's weights."""
+        return self.hidden_size * self.vocab_size
+
+    @property
     def macs_per_context_token(self) -> int:
         """Products of attention for each token that a query sees, in the layers that see all."""
         return sum(2 * layer.num_heads * layer.head_size for layer in self.layers if layer.window is None)

@@ -275,6 +275,26 @@ void check_activations(const KernelTable& kernels, const KernelTable& oracle) {
   }
 }
 
+// The kernels that measure the machine do all that they are asked to: every byte is read, every product counted.
+void check_limits(const KernelTable& kernels, const KernelTable& oracle) {
+  alignas(64) static uint8_t bytes[1024];
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(generator());
+  for (size_t at = 0; at < sizeof(bytes); ++at) {
+    const uint64_t before = kernels.limits.read(bytes, sizeof(bytes));
+    bytes[at] ^= 1;
+    const uint64_t after = kernels.limits.read(bytes, sizeof(bytes));
+    if (before == after || after != oracle.limits.read(bytes, sizeof(bytes))) {
+      std::printf("FAIL %s: read does not depend on byte %zu\n", kernels.name, at);
+      ++failures;
+    }
+  }
+  const int64_t once = kernels.limits.multiply_bytes(1);
+  if (once <= 0 || kernels.limits.multiply_bytes(3) != 3 * once) {
+    std::printf("FAIL %s: multiply_bytes counts wrongly\n", kernels.name);
+    ++failures;
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -294,6 +314,7 @@ int main(int argc, char** argv) {
     }
     check_norm_and_rope(kernels, oracle);
     check_activations(kernels, oracle);
+    check_limits(kernels, oracle);
     std::printf("%s checked\n", kernels.name);
   }
   return failures;
