@@ -67,8 +67,8 @@ void LinearPhase::work(const Step& step, int begin, int end, ThreadScratch& scra
     if (maxima.logits == nullptr) continue;
     const int column = first * kPanelRows, end_column = std::min(last * kPanelRows, part.matrix.rows);
     for (int row = 0; row < args.x.num_rows; ++row) {
-      kernels->elementwise.max_values(part.out->row(row) + column, end_column - column,
-                                      maxima.of(row) + column / kBlockLogits);
+      kernels->sampling.max_values(part.out->row(row) + column, end_column - column,
+                                   maxima.of(row) + column / kBlockLogits);
     }
   }
 }
@@ -131,7 +131,7 @@ void AddPhase::work(const Step&, int begin, int end, ThreadScratch&) const {
 void SoftcapPhase::work(const Step&, int begin, int end, ThreadScratch&) const {
   for (int t = begin; t < end; ++t) {
     kernels->elementwise.softcap(x->row(t), out->row(t), round_up_16(out->width), cap);
-    if (maxima.logits != nullptr) kernels->elementwise.max_values(out->row(t), out->width, maxima.of(t));
+    if (maxima.logits != nullptr) kernels->sampling.max_values(out->row(t), out->width, maxima.of(t));
   }
 }
 

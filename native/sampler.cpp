@@ -11,18 +11,12 @@ namespace caudal {
 
 namespace {
 
-// Candidates less likely than e^-30 of the likeliest are left out: their mass together is below the random number's
-// resolution. At first only those within e^-8 are looked at, for most draws need no more.
-constexpr float kFarBehind = 30.0f;
+// At first only candidates within e^-8 are looked at, for most draws need no more.
 constexpr float kNearBehind = 8.0f;
 // Most draws fall on the likeliest few, so only these are sorted at first.
 constexpr size_t kSortedAtFirst = 256;
-// What a row without a finite logit gives.
-constexpr int32_t kNoToken = -1;
-
-bool likelier(const Candidate& a, const Candidate& b) {
-  return a.logit > b.logit || (a.logit == b.logit && a.id < b.id);
-}
+// The most that is found by sorting alone.
+constexpr int kMostSorted = 2048;
 
 uint64_t mix(uint64_t z) {
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -90,33 +84,12 @@ void keep_likeliest(Candidate c, size_t wanted, std::vector<Candidate>& heap) {
   std::push_heap(heap.begin(), heap.end(), likelier);
 }
 
-struct Surprise {
-  double distance;  // from the entropy
-  double weight;
-  Candidate candidate;
-};
-
-bool more_typical(const Surprise& a, const Surprise& b) {
-  return a.distance < b.distance || (a.distance == b.distance && likelier(a.candidate, b.candidate));
-}
-
-// How many of the most typical it takes to reach a mass; they are brought to the front, in no order. Divides as
-// quicksort does, but goes on in one half only. If all together are too few, returns their number and leaves a rest.
-size_t bring_to_front(std::vector<Surprise>& items, double& mass) {
-  auto begin = items.begin(), end = items.end();
-  while (begin != end && mass > 0.0) {
-    auto middle = begin + (end - begin) / 2;
-    std::nth_element(begin, middle, end, more_typical);
-    double lower = 0.0;
-    for (auto i = begin; i != middle; ++i) lower += i->weight;
-    if (lower >= mass) {
-      end = middle;
-    } else {
-      mass -= lower + middle->weight;
-      begin = middle + 1;
-    }
-  }
-  return static_cast<size_t>(begin - items.begin());
+// Whether so many blocks of the vocabulary reach a logit that sorting those who do would take long.
+bool is_spread(float lowest, const std::vector<float>& maxima) {
+  constexpr size_t kFewBlocks = 16;
+  const auto reaches = [&](float largest) { return largest >= lowest; };
+  return maxima.size() >= kFewBlocks &&
+         static_cast<size_t>(std::count_if(maxima.begin(), maxima.end(), reaches)) > maxima.size() / 2;
 }
 
 }  // namespace
@@ -215,13 +188,13 @@ class Draw {
   // Source: Meister et al., "Locally typical sampling", 2022.
   bool keep_typical(const Mass& mass, double behind) {
     const double log_total = std::log(mass.total), reach = log_total + behind - mass.entropy;
-    std::vector<Surprise> near;
+    std::vector<Weighted> near;
     for (const Candidate& c : candidates_) {
       const double distance = std::abs(log_total - exponent(c) - mass.entropy);
-      if (distance <= reach) near.push_back({distance, weight(c), c});
+      if (distance <= reach) near.push_back({c, weight(c), distance});
     }
     double wanted = static_cast<double>(a_.typical_p[row_]) * mass.total;
-    const size_t kept = bring_to_front(near, wanted);
+    const size_t kept = bring_to_front(near, wanted, more_typical);
     if (wanted > 0.0 && std::isfinite(behind)) return false;
     candidates_.clear();
     for (size_t i = 0; i < kept; ++i) candidates_.push_back(near[i].candidate);
@@ -266,14 +239,14 @@ class Draw {
 float Sampler::find_maxima(const SamplingArgs& a, int row, const float* logits, Workspace& w) const {
   w.maxima.resize(static_cast<size_t>((a.vocabulary + kBlockLogits - 1) / kBlockLogits));
   const float* raw = a.logits + static_cast<size_t>(a.rows[row]) * a.logits_stride;
-  if (a.maxima_at == 0 || logits != raw) return kernels_.elementwise.max_values(logits, a.vocabulary, w.maxima.data());
+  if (a.maxima_at == 0 || logits != raw) return kernels_.sampling.max_values(logits, a.vocabulary, w.maxima.data());
   std::copy_n(raw + a.maxima_at, w.maxima.size(), w.maxima.begin());
   return *std::max_element(w.maxima.begin(), w.maxima.end());
 }
 
 Mass Sampler::whole_mass(const float* logits, int vocabulary, float scale, float best) const {
   double moment = 0.0;
-  const double total = kernels_.elementwise.exp_moment(logits, vocabulary, scale, best, &moment);
+  const double total = kernels_.sampling.exp_moment(logits, vocabulary, scale, best, &moment);
   return {total, std::log(total) - moment / total};
 }
 
@@ -293,60 +266,75 @@ float Sampler::lowest_of_top(int k, Workspace& w) const {
   return *kth;
 }
 
+// Sorts the likeliest, if they decide; else the distribution is drawn from as one that many tokens share.
 int32_t Sampler::draw(const SamplingArgs& a, int row, const float* logits, float best, Workspace& w) const {
   const float temperature = a.temperature[row];
+  const int k = a.top_k[row];
+  const bool sorts_top = k > 0 && k <= kMostSorted && static_cast<size_t>(k) <= w.maxima.size();
   // top_p counts the mass of all top_k tokens, also of those that min_p will drop.
-  const bool need_all = a.top_k[row] > 0 && a.top_p[row] < 1.0f;
+  const bool need_all = k > 0 && a.top_p[row] < 1.0f;
   const float furthest = a.min_p[row] > 0.0f && !need_all ? std::min(kFarBehind, -std::log(a.min_p[row])) : kFarBehind;
-  const bool is_whole = a.top_k[row] <= 0 && a.min_p[row] <= 0.0f && a.top_p[row] >= 1.0f;
+  const float behind = std::min(kNearBehind, furthest);
+  // A hair lower than min_p's own limit; the exact comparison follows on the few that are left.
+  const float lowest = sorts_top ? lowest_of_top(k, w) : best - behind * temperature * 1.0001f - 1e-6f;
+  if (!sorts_top && is_spread(lowest, w.maxima)) return draw_spread(a, row, logits, best, w);
+  const bool is_whole = k <= 0 && a.min_p[row] <= 0.0f && a.top_p[row] >= 1.0f;
   const bool is_typical = a.typical_p[row] < 1.0f;
   double total = 0.0;
   Mass whole{};
   if (is_whole && is_typical) {
     whole = whole_mass(logits, a.vocabulary, 1.0f / temperature, best);
-  } else if (a.top_k[row] <= 0 && (is_whole || a.top_p[row] < 1.0f)) {
-    total = kernels_.elementwise.exp_sum(logits, a.vocabulary, 1.0f / temperature, best);
+  } else if (k <= 0 && (is_whole || a.top_p[row] < 1.0f)) {
+    total = kernels_.sampling.exp_sum(logits, a.vocabulary, 1.0f / temperature, best);
   }
-  for (const float behind : {std::min(kNearBehind, furthest), furthest}) {
-    // A hair lower than min_p's own limit; the exact comparison follows on the few that are left.
-    float lowest = best - behind * temperature * 1.0001f - 1e-6f;
-    if (behind < furthest) lowest = std::min(lowest, lowest_of_top(a.top_k[row], w));
-    w.candidates.clear();
-    for_blocks_reaching(lowest, w.maxima, a.vocabulary, [&](int first, int end) {
-      for (int i = first; i < end; ++i) {
-        if (logits[i] >= lowest) w.candidates.push_back({logits[i], i});
-      }
-      return false;
-    });
-    Draw draw(a, row, best, w.candidates);
-    const bool are_all = behind >= furthest;
-    if (!draw.truncate(total, are_all) && !is_whole) continue;
+  w.candidates.clear();
+  for_blocks_reaching(lowest, w.maxima, a.vocabulary, [&](int first, int end) {
+    for (int i = first; i < end; ++i) {
+      if (logits[i] >= lowest) w.candidates.push_back({logits[i], i});
+    }
+    return false;
+  });
+  Draw draw(a, row, best, w.candidates);
+  const bool are_all = sorts_top || behind >= furthest;
+  if (draw.truncate(total, are_all) || is_whole) {
     if (is_typical) {
       const double reach = is_whole && !are_all ? static_cast<double>(behind) : HUGE_VAL;
-      if (!draw.keep_typical(is_whole ? whole : draw.mass(), reach)) continue;
+      if (draw.keep_typical(is_whole ? whole : draw.mass(), reach)) return draw.pick_of_all();
     } else if (is_whole) {
       // A total summed in float32 may be a little too large; then the candidates' own sum decides.
       const int32_t found = draw.pick(total);
       if (found != kNoToken) return found;
-      if (!are_all) continue;
+      if (are_all) return draw.pick_of_all();
+    } else {
+      return draw.pick_of_all();
     }
-    return draw.pick_of_all();
   }
-  return kNoToken;
+  return draw_spread(a, row, logits, best, w);
 }
 
-void Sampler::report(const SamplingArgs& a, int row, const SamplingResult& result, Workspace& w) const {
+int32_t Sampler::draw_spread(const SamplingArgs& a, int row, const float* logits, float best, Workspace& w) const {
+  const SpreadNeeds needs{a.top_k[row] > 0, a.typical_p[row] < 1.0f};
+  SpreadDraw draw(kernels_.sampling, logits, a.vocabulary, best, a.temperature[row], needs, w.spread);
+  if (a.top_k[row] > 0) draw.keep_first(a.top_k[row]);
+  if (a.top_p[row] < 1.0f) draw.keep_mass(static_cast<double>(a.top_p[row]));
+  if (a.min_p[row] > 0.0f) draw.keep_likely(static_cast<double>(a.min_p[row]));
+  if (a.typical_p[row] < 1.0f) draw.keep_typical(static_cast<double>(a.typical_p[row]));
+  return draw.pick(uniform(a.seeds[row], a.positions[row]));
+}
+
+// `maxima_are_known`: the workspace has those of the row as it came.
+void Sampler::report(const SamplingArgs& a, int row, const SamplingResult& result, bool maxima_are_known,
+                     Workspace& w) const {
   const float* raw = a.logits + static_cast<size_t>(a.rows[row]) * a.logits_stride;
-  const float best = find_maxima(a, row, raw, w);
-  const double log_total = std::log(kernels_.elementwise.exp_sum(raw, a.vocabulary, 1.0f, best));
+  const float best =
+      maxima_are_known ? *std::max_element(w.maxima.begin(), w.maxima.end()) : find_maxima(a, row, raw, w);
+  const double log_total = std::log(kernels_.sampling.exp_sum(raw, a.vocabulary, 1.0f, best));
   const auto logprob = [&](float logit) {
     return static_cast<float>((static_cast<double>(logit) - static_cast<double>(best)) - log_total);
   };
   const float chosen = raw[result.token_ids[row]];
-  int32_t rank = 1;
-  for (int i = 0; i < a.vocabulary; ++i) rank += raw[i] > chosen ? 1 : 0;
   result.logprobs[row] = logprob(chosen);
-  result.ranks[row] = rank;
+  result.ranks[row] = 1 + kernels_.sampling.count_above(raw, a.vocabulary, chosen);
   const auto wanted = static_cast<size_t>(std::min(a.num_logprobs[row], a.vocabulary));
   w.candidates.clear();
   for_blocks_reaching(-HUGE_VALF, w.maxima, a.vocabulary, [&](int first, int end) {
@@ -368,8 +356,10 @@ void Sampler::report(const SamplingArgs& a, int row, const SamplingResult& resul
 
 void Sampler::sample_row(const SamplingArgs& args, const SamplingResult& result, int row, Workspace& w) const {
   try {
-    result.token_ids[row] = choose(args, row, edited_logits(args, row, w), w);
-    if (args.num_logprobs[row] >= 0 && result.token_ids[row] != kNoToken) report(args, row, result, w);
+    const float* logits = edited_logits(args, row, w);
+    result.token_ids[row] = choose(args, row, logits, w);
+    const bool is_edited = logits == w.logits.data();
+    if (args.num_logprobs[row] >= 0 && result.token_ids[row] != kNoToken) report(args, row, result, !is_edited, w);
   } catch (const std::bad_alloc&) {  // must not leave the pool: this row has no token
     result.token_ids[row] = kNoToken;
   }

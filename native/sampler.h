@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "candidates.h"
 #include "kernels/table.h"
+#include "spread_draw.h"
 #include "thread_pool.h"
 
 namespace caudal {
@@ -47,11 +49,6 @@ struct SamplingResult {
   float* top_logprobs;  // [num_rows][max_logprobs]
 };
 
-struct Candidate {
-  float logit;
-  int32_t id;
-};
-
 // What a distribution has: the sum of its weights and its entropy in nats.
 struct Mass {
   double total;
@@ -76,16 +73,19 @@ class Sampler {
     std::vector<Candidate> candidates;
     std::vector<float> maxima;  // of every kBlockLogits logits
     std::vector<float> sorted_maxima;
+    SpreadBuffers spread;
   };
 
   void sample_row(const SamplingArgs& args, const SamplingResult& result, int row, Workspace& w) const;
   const float* edited_logits(const SamplingArgs& args, int row, Workspace& w) const;
   int32_t choose(const SamplingArgs& args, int row, const float* logits, Workspace& w) const;
   int32_t draw(const SamplingArgs& args, int row, const float* logits, float best, Workspace& w) const;
+  int32_t draw_spread(const SamplingArgs& args, int row, const float* logits, float best, Workspace& w) const;
   float lowest_of_top(int k, Workspace& w) const;
   Mass whole_mass(const float* logits, int vocabulary, float scale, float best) const;
   float find_maxima(const SamplingArgs& args, int row, const float* logits, Workspace& w) const;
-  void report(const SamplingArgs& args, int row, const SamplingResult& result, Workspace& w) const;
+  void report(const SamplingArgs& args, int row, const SamplingResult& result, bool maxima_are_known,
+              Workspace& w) const;
 
   const KernelTable& kernels_;
   ThreadPool& pool_;

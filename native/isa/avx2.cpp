@@ -8,11 +8,13 @@
 #include "kernels/elementwise_impl.h"
 #include "kernels/limits_impl.h"
 #include "kernels/matmul_impl.h"
+#include "kernels/sampling_impl.h"
 #include "kernels/table.h"
 
 namespace caudal {
 
 extern const KernelTable kTable_avx2;
-const KernelTable kTable_avx2{"avx2", kMatmulKernels, kAttentionKernels, kElementwiseKernels, kLimitKernels};
+const KernelTable kTable_avx2{"avx2",        kMatmulKernels,  kAttentionKernels, kElementwiseKernels,
+                              kLimitKernels, kSamplingKernels};
 
 }  // namespace caudal

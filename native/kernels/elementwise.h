@@ -7,8 +7,6 @@
 
 namespace caudal {
 
-constexpr int kBlockLogits = 256;
-
 enum class GluActivation : int32_t { silu, gelu_tanh, gelu };
 
 struct ElementwiseKernels {
@@ -20,13 +18,8 @@ struct ElementwiseKernels {
                bool interleaved);
   void (*glu)(const float* gate, const float* up, float* out, int n, GluActivation activation);
   void (*add)(const float* x, const float* y, float* out, int n);
+  // NaN for NaN.
   void (*softcap)(const float* x, float* out, int n, float cap);
-  // Sampling: the largest of n logits (n any; NaN counts for nothing), and of every kBlockLogits of them; and
-  // exp((x - shift) * scale) summed in a fixed order. softcap gives NaN for NaN.
-  float (*max_values)(const float* x, int n, float* of_blocks);
-  double (*exp_sum)(const float* x, int n, float scale, float shift);
-  // The same sum, and in `moment` that of exp(y) * y for y = (x - shift) * scale.
-  double (*exp_moment)(const float* x, int n, float scale, float shift, double* moment);
 };
 
 }  // namespace caudal

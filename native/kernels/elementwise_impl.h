@@ -101,75 +101,7 @@ void softcap(const float* x, float* out, int n, float cap) {
   }
 }
 
-inline float max_value(const float* x, int n) {
-  float best = -__builtin_inff();
-  int i = 0;
-  if (n >= kLanes) {
-    VecF m = set1(best);  // max takes its second operand where the first is NaN
-    for (; i + kLanes <= n; i += kLanes) m = max(load(x + i), m);
-    best = reduce_max(m);
-  }
-  for (; i < n; ++i) best = x[i] > best ? x[i] : best;
-  return best;
-}
-
-float max_values(const float* x, int n, float* of_blocks) {
-  float best = -__builtin_inff();
-  for (int i = 0; i < n; i += kBlockLogits) {
-    const float largest = max_value(x + i, n - i < kBlockLogits ? n - i : kBlockLogits);
-    of_blocks[i / kBlockLogits] = largest;
-    best = largest > best ? largest : best;
-  }
-  return best;
-}
-
-// Sums fn(exponents) over n logits, kCount sums at once: short float sums into doubles, because a vocabulary has too
-// many terms for one float. The logits beyond the last full vector are as if -inf filled it up.
-template <int kCount, class Fn>
-inline void sum_exponents(const float* x, int n, float scale, float shift, double* totals, const Fn& fn) {
-  constexpr int kRun = 256;
-  const VecF a = set1(scale), b = set1(shift);
-  const auto exponents = [&](const float* p) { return mul(sub(load(p), b), a); };
-  for (int c = 0; c < kCount; ++c) totals[c] = 0.0;
-  const auto add_to_totals = [&](const VecF* sums) {
-    for (int c = 0; c < kCount; ++c) totals[c] += static_cast<double>(reduce_add(sums[c]));
-  };
-  int i = 0;
-  while (i + kLanes <= n) {
-    VecF sums[kCount];
-    for (VecF& s : sums) s = set1(0.0f);
-    for (int end = i + kRun; i < end && i + kLanes <= n; i += kLanes) fn(exponents(x + i), sums);
-    add_to_totals(sums);
-  }
-  if (i == n) return;
-  float last[kLanes];
-  for (int j = 0; j < kLanes; ++j) last[j] = i + j < n ? x[i + j] : -__builtin_inff();
-  VecF sums[kCount];
-  for (VecF& s : sums) s = set1(0.0f);
-  fn(exponents(last), sums);
-  add_to_totals(sums);
-}
-
-double exp_sum(const float* x, int n, float scale, float shift) {
-  double total;
-  sum_exponents<1>(x, n, scale, shift, &total, [](VecF y, VecF* sums) { sums[0] = add(sums[0], exp(y)); });
-  return total;
-}
-
-double exp_moment(const float* x, int n, float scale, float shift, double* moment) {
-  double totals[2];
-  const VecF least = set1(-100.0f);  // -inf times 0 would be NaN; from here on exp(y) * y is nothing
-  sum_exponents<2>(x, n, scale, shift, totals, [&](VecF y, VecF* sums) {
-    const VecF w = exp(y);
-    sums[0] = add(sums[0], w);
-    sums[1] = fma(w, max(y, least), sums[1]);
-  });
-  *moment = totals[1];
-  return totals[0];
-}
-
-constexpr ElementwiseKernels kElementwiseKernels{rms_norm, rope,       glu,     add_rows,
-                                                 softcap,  max_values, exp_sum, exp_moment};
+constexpr ElementwiseKernels kElementwiseKernels{rms_norm, rope, glu, add_rows, softcap};
 
 }  // namespace
 }  // namespace caudal

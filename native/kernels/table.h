@@ -12,6 +12,7 @@
 #include "elementwise.h"
 #include "limits.h"
 #include "matmul.h"
+#include "sampling.h"
 
 namespace caudal {
 
@@ -21,6 +22,7 @@ struct KernelTable {
   AttentionKernels attention;
   ElementwiseKernels elementwise;
   LimitKernels limits;
+  SamplingKernels sampling;
 };
 
 }  // namespace caudal

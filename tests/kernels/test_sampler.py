@@ -137,6 +137,45 @@ def test_large_vocabularies(sampler, parameters, spread):
     assert np.count_nonzero(found != expected) <= (1 if not parameters else 0)
 
 
+FLAT = {
+    "whole": {},
+    "hot": {"temperature": 2.5},
+    "top_p": {"top_p": 0.95},
+    "tiny top_p": {"top_p": 1e-9},
+    "min_p": {"min_p": 1e-4},
+    "top_k": {"top_k": 3000},
+    "top_k of more than there are": {"top_k": 40_000},
+    "typical_p": {"typical_p": 0.9},
+    "tiny typical_p": {"typical_p": 1e-9},
+    "all": {"temperature": 1.3, "top_k": 15_000, "top_p": 0.97, "min_p": 1e-4, "typical_p": 0.9},
+    "top_p and typical_p": {"top_p": 0.9, "typical_p": 0.5},
+}
+SHAPES = {
+    "normal": lambda random, n: random.normal(0, 1, n),
+    "with ties": lambda random, n: np.round(random.normal(0, 1, n), 1),
+    "two values": lambda random, n: random.integers(0, 2, n),
+    "all equal": lambda _, n: np.full(n, -7.25),
+    "far from zero": lambda random, n: random.normal(3000, 1, n),
+    "some banned": lambda random, n: np.where(random.random(n) < 0.3, -np.inf, random.normal(0, 1, n)),
+    "some that are no numbers": lambda random, n: np.where(random.random(n) < 0.3, np.nan, random.normal(0, 1, n)),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", FLAT)
+def test_distributions_that_many_tokens_share(sampler, name, shape):
+    """Where no sorting of a few decides, ranges of logits do: tokens at the edges of ranges, and equal ones."""
+    logits = SHAPES[shape](np.random.default_rng(8), (NUM_ROWS, 20_011)).astype(np.float32)
+    batch = sampling_batch(20_011, 9, num_logprobs=-1, **FLAT[name])
+    found, expected = sampler.sample(logits, batch)[0], sample_rows(logits, batch).token_ids
+    # The exponentials are float32: one draw of a hundred may fall on the neighbour of its token.
+    wrong = np.flatnonzero(found != expected)
+    assert len(wrong) <= 2
+    for row in wrong:
+        ranks = np.argsort(np.argsort(-logits[batch.rows[row]], kind="stable"))
+        assert abs(ranks[found[row]] - ranks[expected[row]]) <= 2
+
+
 def test_a_sharp_distribution_never_gives_an_impossible_token(sampler):
     """Two logits 29 apart in units of the temperature: the second has a probability of 3e-13."""
     logits = np.tile(np.array([29.300001, 26.4], np.float32), (NUM_ROWS, 1))

@@ -316,6 +316,19 @@ BUGS = (
         "if limit < 1 or row.num_tokens > 1 or not row.samples:",
         "if limit < 1:",
     ),
+    Bug(
+        "the token that ends an answer goes unseen",
+        "scheduler.py",
+        "if token_id in seq.stop_token_ids or len",
+        "if len",
+    ),
+    Bug(
+        "the last token that there is room for goes unseen",
+        "scheduler.py",
+        "or len(seq.token_ids) >= seq.max_num_tokens:",
+        "or len(seq.token_ids) > seq.max_num_tokens:",
+    ),
+    Bug("room for a token is not looked for", "scheduler.py", "if start == seq.num_slots and", "if start < 0 and"),
     # Stopping
     Bug(
         "min_tokens is one short",

@@ -8,7 +8,13 @@ from caudal.core.step_plan import KVGroup
 
 def sequence(token_ids, **more):
     request = Request(request_id="r", prompt_token_ids=tuple(token_ids), **more)
-    return Sequence(seq_id=0, request=request, token_ids=list(token_ids), num_prompt_tokens=len(token_ids))
+    return Sequence(
+        seq_id=0,
+        request=request,
+        token_ids=list(token_ids),
+        num_prompt_tokens=len(token_ids),
+        max_num_tokens=len(token_ids) + 1,
+    )
 
 
 def digests(token_ids, **more):

@@ -205,6 +205,7 @@ class KVCache:
 
     def _freeze(self, seq: Sequence) -> None:
         seq.block_tables = tuple(tuple(table) for table in seq.tables)
+        seq.num_slots = len(seq.tables[0]) * self.block_size
 
     # Books
 

@@ -64,12 +64,15 @@ class Sequence:
         seq_id: order of arrival; never used again.
         token_ids: prompt and answer so far.
         num_prompt_tokens: how many of them are prompt.
+        max_num_tokens: prompt and answer end here at the latest.
+        request_id, stop_token_ids, wants_prompt_logits: the request's, at hand for what every token passes through.
         num_computed_tokens: tokens [0, this) have their KV in the blocks.
         num_cached_tokens: prompt tokens found in the prefix cache when the request first started (for `usage`).
         num_scored_tokens: prompt tokens whose logits were already given, when they are wanted.
         num_overtakes: sequences admitted past this one while it did not fit.
         tables: per KV group, block ids from the beginning, -1 where a window has let one go; all of one length.
         block_tables: the same as tuples, made anew only when a table changes.
+        num_slots: tokens that the blocks of a table hold.
         digests: names of the full blocks, chained from the first; computed once each.
         num_published_blocks: blocks [0, this) are in the prefix index, or were.
         first_held: per KV group, the first block that is still held.
@@ -81,6 +84,10 @@ class Sequence:
     request: Request
     token_ids: list[int]
     num_prompt_tokens: int
+    max_num_tokens: int
+    request_id: str = field(init=False)
+    stop_token_ids: frozenset[int] = field(init=False)
+    wants_prompt_logits: bool = field(init=False)
     status: Status = Status.WAITING
     num_computed_tokens: int = 0
     num_cached_tokens: int = 0
@@ -89,11 +96,18 @@ class Sequence:
     has_started: bool = False
     tables: list[list[int]] = field(default_factory=list)
     block_tables: tuple[tuple[int, ...], ...] = ()
+    num_slots: int = 0
     digests: list[bytes] = field(default_factory=list)
     num_published_blocks: int = 0
     first_held: list[int] = field(default_factory=list)
     next_milestone: int = 0
     draft_state: DraftState | None = None
+
+    def __post_init__(self) -> None:
+        """Copy what is to be at hand."""
+        self.request_id = self.request.request_id
+        self.stop_token_ids = self.request.stop_token_ids
+        self.wants_prompt_logits = self.request.wants_prompt_logits
 
     @property
     def rank(self) -> tuple[int, int]:

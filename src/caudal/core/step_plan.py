@@ -46,6 +46,24 @@ class PlannedRow(NamedTuple):
     draft: tuple[int, ...] = ()
 
 
+class PlanColumns(NamedTuple):
+    """The rows of a plan, field by field; see PlannedRow."""
+
+    seq_id: tuple[int, ...]
+    start: tuple[int, ...]
+    num_tokens: tuple[int, ...]
+    num_logits: tuple[int, ...]
+    samples: tuple[bool, ...]
+    block_tables: tuple[tuple[tuple[int, ...], ...], ...]
+    draft: tuple[tuple[int, ...], ...]
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether every row computes one token and samples behind it: most steps."""
+        num_rows = len(self.seq_id)
+        return self.num_tokens.count(1) == self.num_logits.count(1) == self.samples.count(True) == num_rows
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """Rows in the order of the batch; decode rows and prefill rows mix."""
@@ -58,6 +76,10 @@ class StepPlan:
     def num_tokens(self) -> int:
         """Tokens computed in this step."""
         return sum(row.num_tokens for row in self.rows)
+
+    def columns(self) -> PlanColumns:
+        """The rows field by field: many rows are looked through faster that way. There is at least one."""
+        return PlanColumns(*zip(*self.rows, strict=True))
 
     @property
     def sampling_rows(self) -> tuple[PlannedRow, ...]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from caudal.core.request import FinishReason, Request, SequenceUpdate
 from caudal.core.scheduler import Scheduler, SchedulerConfig
 from caudal.engine.prompt_logprobs import PromptLogprobs
-from caudal.engine.sampling_batch import RowSampling, SamplingArrays, sampled_tokens
+from caudal.engine.sampling_batch import RowSampling, SamplingArrays
 from caudal.engine.step_batch import StepArrays
 from caudal.errors import InvalidParameter
 from caudal.messages import EngineReady, EngineStats, TokenLogprobs, Update
@@ -50,11 +50,6 @@ class _Running:
     sampling: RowSampling
     prompt_logprobs: PromptLogprobs | None
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether an update holds nothing but tokens."""
-        return self.prompt_logprobs is None and self.sampling.params.logprobs is None
-
 
 class Engine:
     """Plans, computes and samples steps.
@@ -82,9 +77,10 @@ class Engine:
         )
         self.max_model_len = self._scheduler.max_model_len
         self._running: dict[str, _Running] = {}
+        self._reporting: set[str] = set()  # of them, those whose updates may hold log-probabilities
         self._num_unscored = 0  # of them, those whose prompt's log-probabilities are still to be told
         self._step_arrays = StepArrays()
-        self._sampling_arrays = SamplingArrays()
+        self._sampling_arrays = SamplingArrays(self._sampling_of)
         self._num_steps = 0
         self._num_prompt_tokens = 0
         self._num_generation_tokens = 0
@@ -122,6 +118,8 @@ class Engine:
         collector = None if params.prompt_logprobs is None else PromptLogprobs(params.prompt_logprobs)
         self._running[request.request_id] = _Running(RowSampling.of(params, stops), collector)
         self._num_unscored += collector is not None
+        if collector is not None or params.logprobs is not None:
+            self._reporting.add(request.request_id)
         self._num_prompt_tokens += len(request.prompt_token_ids)
 
     def _check_token_ids(self, parameter: str, token_ids: list[int] | dict[int, float]) -> None:
@@ -143,9 +141,7 @@ class Engine:
         if plan is None:
             return []
         try:
-            batch = self._step_arrays.batch(plan, self._scheduler.tokens_of)
-            logits = self._runner.forward(batch)
-            sampled = self._sample(plan, logits)
+            sampled = self._compute(plan)
         except Exception as error:
             logger.exception("a step failed; its %d requests end with an error", len(plan.rows))
             return self._fail(plan, f"the engine failed while it computed this request ({type(error).__name__})")
@@ -155,16 +151,21 @@ class Engine:
         self._num_steps += 1
         return self._commit(plan, sampled)
 
-    def _sample(self, plan: StepPlan, logits: NDArray[np.float32]) -> SampleOutput | None:
-        """Score prompt tokens that were asked for, and choose what follows sampling rows and tokens of drafts."""
+    def _compute(self, plan: StepPlan) -> SampleOutput | None:
+        """Choose what follows sampling rows and tokens of drafts; score prompt tokens that were asked for.
+
+        All arrays are made before the forward pass: afterwards what Python needs for that is in no cache.
+        """
+        columns, sequences = plan.columns(), self._scheduler.sequences_of(plan)
+        batch = self._step_arrays.batch(plan, columns, [seq.token_ids for seq in sequences])
+        sampling = self._sampling_arrays.batch(plan, columns, sequences, batch.context_lens)
+        logits = self._runner.forward(batch)
         if self._num_unscored:
             self._score_prompts(plan, logits)
-        tokens = sampled_tokens(plan, self._sampling_of)
-        return self._runner.sample(logits, self._sampling_arrays.batch(tokens)) if tokens else None
+        return None if sampling is None else self._runner.sample(logits, sampling)
 
-    def _sampling_of(self, seq_id: int) -> tuple[RowSampling, TokenSequence]:
-        seq = self._scheduler.sequence_of(seq_id)
-        return self._running[seq.request.request_id].sampling, seq
+    def _sampling_of(self, seq: TokenSequence) -> RowSampling:
+        return self._running[seq.request.request_id].sampling
 
     def _score_prompts(self, plan: StepPlan, logits: NDArray[np.float32]) -> None:
         end = 0
@@ -181,11 +182,11 @@ class Engine:
     def _commit(self, plan: StepPlan, sampled: SampleOutput | None) -> list[Update]:
         """Record the step's tokens. Where no logit is finite no token follows, and the request fails alone."""
         updates: list[Update] = []
+        reporting = self._reporting
         num_tokens = 0
         for update in self._scheduler.commit(plan, [] if sampled is None else sampled.token_ids.tolist()):
             num_tokens += len(update.new_token_ids)
-            running = self._running[update.request_id]
-            if running.is_plain and update.finish_reason is None:  # nearly always: the loop that every token runs
+            if update.finish_reason is None and not (reporting and update.request_id in reporting):  # nearly always
                 updates.append(
                     Update(
                         request_id=update.request_id,
@@ -194,16 +195,17 @@ class Engine:
                     )
                 )
             elif update.finish_reason is not FinishReason.ERROR:
-                updates.append(self._update(update, running, sampled))
+                updates.append(self._update(update, sampled))
             else:
                 if update.new_token_ids:
-                    updates.append(self._update(update._replace(finish_reason=None), running, sampled))
+                    updates.append(self._update(update._replace(finish_reason=None), sampled))
                 updates.append(self._last_update(update, "the model's logits are not finite; no token can follow"))
         self._num_generation_tokens += num_tokens
         return updates
 
-    def _update(self, update: SequenceUpdate, running: _Running, sampled: SampleOutput | None) -> Update:
+    def _update(self, update: SequenceUpdate, sampled: SampleOutput | None) -> Update:
         """Tell what a sequence's update says, with log-probabilities if they were asked for."""
+        running = self._running[update.request_id]
         logprobs = None
         num_top = running.sampling.params.logprobs
         if sampled is not None and num_top is not None:
@@ -216,6 +218,7 @@ class Engine:
             self._num_unscored -= 1
         if update.finish_reason is not None:
             del self._running[update.request_id]
+            self._reporting.discard(update.request_id)
         return Update(
             request_id=update.request_id,
             token_ids=list(update.new_token_ids),
@@ -229,6 +232,7 @@ class Engine:
     def _last_update(self, update: SequenceUpdate, error: str | None = None) -> Update:
         """The end of a request that a step did not end."""
         running = self._running.pop(update.request_id, None)
+        self._reporting.discard(update.request_id)
         self._num_unscored -= running is not None and running.prompt_logprobs is not None
         return Update(
             request_id=update.request_id,

@@ -14,8 +14,10 @@ from caudal.backends.base import SamplingBatch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from numpy.typing import NDArray
+
     from caudal.core.request import Sequence as TokenSequence
-    from caudal.core.step_plan import StepPlan
+    from caudal.core.step_plan import PlanColumns, StepPlan
     from caudal.sampling_params import SamplingParams
 
     # How to choose a token, its sequence, what is assumed between the known tokens and this one, the row of its logits.
@@ -55,20 +57,21 @@ class RowSampling:
 
 
 def sampled_tokens(
-    plan: StepPlan, sampling_of: Callable[[int], tuple[RowSampling, TokenSequence]]
+    plan: StepPlan, sequences: Sequence[TokenSequence], sampling_of: Callable[[TokenSequence], RowSampling]
 ) -> list[SampledToken]:
     """Return the tokens to choose: behind every sampling row of the plan, and behind each token of its draft.
 
     Args:
         plan: what the step computes.
-        sampling_of: gives a sequence and how it samples, by seq_id.
+        sequences: of its rows.
+        sampling_of: says how a sequence samples.
     """
     tokens: list[SampledToken] = []
     end = 0
-    for row in plan.rows:
+    for row, seq in zip(plan.rows, sequences, strict=True):
         end += row.num_logits
         if row.samples:
-            sampling, seq = sampling_of(row.seq_id)
+            sampling = sampling_of(seq)
             draft = row.draft
             if draft:
                 first = end - 1 - len(draft)
@@ -78,9 +81,18 @@ def sampled_tokens(
 
 
 class SamplingArrays:
-    """Makes SamplingBatches. Most of one depends on which requests sample alone, and is kept while they do."""
+    """Makes SamplingBatches. Most of one depends on which requests sample alone, and is kept while they do.
 
-    def __init__(self) -> None:
+    A batch is valid until the next one is made.
+
+    Args:
+        sampling_of: says how a sequence samples.
+    """
+
+    def __init__(self, sampling_of: Callable[[TokenSequence], RowSampling]) -> None:
+        self._sampling_of = sampling_of
+        self._decoding: Sequence[TokenSequence] = ()  # those of the last batch, if none of it but positions may change
+        self._decoding_batch: SamplingBatch | None = None
         self._samplings: list[RowSampling] = []
         self._kept: dict[str, np.ndarray] = {}
         self._has_penalties = False
@@ -88,8 +100,30 @@ class SamplingArrays:
         self._rows: list[int] = []
         self._row_array = np.zeros(0, np.int32)
 
-    def batch(self, rows: Sequence[SampledToken]) -> SamplingBatch:
-        """Return the arrays for tokens to choose."""
+    def batch(
+        self, plan: StepPlan, columns: PlanColumns, sequences: Sequence[TokenSequence], context_lens: NDArray[np.int32]
+    ) -> SamplingBatch | None:
+        """Return the arrays for the tokens that a plan samples; None if there are none.
+
+        Args:
+            plan: what the step computes.
+            columns: the plan's.
+            sequences: of its rows.
+            context_lens: [R], as in the StepBatch of the plan.
+        """
+        is_decode = columns.is_decode
+        if is_decode and self._decoding_batch is not None and sequences == self._decoding:
+            np.copyto(self._decoding_batch.positions, context_lens)
+            return self._decoding_batch
+        rows = sampled_tokens(plan, sequences, self._sampling_of)
+        if not rows:
+            return None
+        batch = self._batch(rows)
+        self._decoding_batch = batch if is_decode and not (self._has_penalties or self._has_bias) else None
+        self._decoding = sequences
+        return batch
+
+    def _batch(self, rows: Sequence[SampledToken]) -> SamplingBatch:
         samplings = [row[0] for row in rows]
         if len(samplings) != len(self._samplings) or not all(map(operator.is_, samplings, self._samplings)):
             self._keep(rows)

@@ -5,6 +5,7 @@ Legend: T tokens, R rows (sequences), B blocks of the longest table, L rows of l
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from caudal.core.step_plan import StepPlan
+    from caudal.core.step_plan import PlanColumns, StepPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,68 +46,93 @@ class StepBatch:
     block_size: int
 
 
+class _DecodeArrays:
+    """The arrays of a step in which every row computes one token: written where they are, made once.
+
+    That spares most of what numpy would run, which is in no cache when a step begins.
+    """
+
+    def __init__(self, num_rows: int, num_groups: int) -> None:
+        values = np.empty((3 + num_groups, num_rows), np.int32)
+        counts = np.arange(num_rows + 1, dtype=np.int32)
+        self._layout = struct.Struct(f"={values.size}i")
+        self._memory = values.data.cast("B")
+        self._arrays = {
+            "token_ids": values[0],
+            "positions": values[1],
+            "context_lens": values[2],
+            "slot_mapping": tuple(values[3:]),
+            "query_starts": counts,
+            "logit_rows": counts[:-1],
+            "adapter_ids": np.zeros(num_rows, np.int32),
+        }
+        self._batch: StepBatch | None = None
+
+    def batch(self, values: list[int], tables: tuple[NDArray[np.int32], ...], block_size: int) -> StepBatch:
+        """Write token ids, positions, context lengths and the slots of each group."""
+        self._layout.pack_into(self._memory, 0, *values)
+        if self._batch is None or self._batch.block_tables is not tables:
+            self._batch = StepBatch(block_tables=tables, block_size=block_size, **self._arrays)
+        return self._batch
+
+
 class StepArrays:
     """Makes StepBatches, and keeps what does not change from step to step.
 
-    The arrays of a batch may be shared with those of other steps and must not be changed.
+    A batch is valid until the next one is made; its arrays must not be changed.
     """
 
     def __init__(self) -> None:
         self._tables: tuple[tuple[tuple[int, ...], ...], ...] = ()
         self._table_arrays: tuple[NDArray[np.int32], ...] = ()
-        self._counts: dict[int, NDArray[np.int32]] = {}
+        self._decode_arrays: dict[int, _DecodeArrays] = {}
 
-    def batch(self, plan: StepPlan, tokens_of: Callable[[int], Sequence[int]]) -> StepBatch:
+    def batch(self, plan: StepPlan, columns: PlanColumns, token_ids: Sequence[Sequence[int]]) -> StepBatch:
         """Turn a plan into arrays.
 
         Args:
             plan: what the step computes.
-            tokens_of: gives a sequence's token ids, prompt and answer so far, by seq_id.
+            columns: the plan's.
+            token_ids: of each row's sequence, prompt and answer so far.
         """
-        tables = self._tables_of(plan)
-        if all(row.num_tokens == row.num_logits == 1 for row in plan.rows):
-            return self._decode(plan, tokens_of, tables)
-        return _ragged(plan, tokens_of, tables)
+        tables = self._tables_of(columns.block_tables)
+        if columns.is_decode:
+            return self._decode(columns, plan.block_size, token_ids, tables)
+        return _ragged(plan, token_ids, tables)
 
-    def _tables_of(self, plan: StepPlan) -> tuple[NDArray[np.int32], ...]:
+    def _tables_of(self, tables: tuple[tuple[tuple[int, ...], ...], ...]) -> tuple[NDArray[np.int32], ...]:
         """Return the block tables [R, B] of every KV group; new ones only every block_size tokens."""
-        tables = tuple(row.block_tables for row in plan.rows)
         if tables != self._tables:
             self._tables = tables
             self._table_arrays = tuple(_table_array([row[group] for row in tables]) for group in range(len(tables[0])))
         return self._table_arrays
 
     def _decode(
-        self, plan: StepPlan, tokens_of: Callable[[int], Sequence[int]], tables: tuple[NDArray[np.int32], ...]
+        self,
+        columns: PlanColumns,
+        size: int,
+        token_ids: Sequence[Sequence[int]],
+        tables: tuple[NDArray[np.int32], ...],
     ) -> StepBatch:
-        """Nothing but one token a row: the step that counts. One conversion of lists, for each costs microseconds."""
-        rows, size = plan.rows, plan.block_size
-        positions = [row.start for row in rows]
-        values = [tokens_of(row.seq_id)[row.start] for row in rows]
-        values += positions
-        values += [position + 1 for position in positions]
+        """Nothing but one token a row: the step that counts."""
+        starts = columns.start
+        values = [ids[start] for ids, start in zip(token_ids, starts, strict=True)]
+        values += starts
+        values += [start + 1 for start in starts]
         for group in range(len(tables)):
-            values += [row.block_tables[group][row.start // size] * size + row.start % size for row in rows]
-        token_ids, position_array, context_lens, *slots = np.array(values, np.int32).reshape(-1, len(rows))
-        counts = self._counts.get(len(rows))
-        if counts is None:
-            counts = self._counts[len(rows)] = np.arange(len(rows) + 1, dtype=np.int32)
-        return StepBatch(
-            token_ids=token_ids,
-            positions=position_array,
-            query_starts=counts,
-            context_lens=context_lens,
-            block_tables=tables,
-            slot_mapping=tuple(slots),
-            logit_rows=counts[:-1],
-            adapter_ids=np.zeros(len(rows), np.int32),
-            block_size=size,
-        )
+            values += [
+                of_row[group][start // size] * size + start % size
+                for of_row, start in zip(columns.block_tables, starts, strict=True)
+            ]
+        arrays = self._decode_arrays.get(len(starts))
+        if arrays is None:
+            arrays = self._decode_arrays[len(starts)] = _DecodeArrays(len(starts), len(tables))
+        return arrays.batch(values, tables, size)
 
 
 def build_step_batch(plan: StepPlan, tokens_of: Callable[[int], Sequence[int]]) -> StepBatch:
-    """Turn a single plan into arrays."""
-    return StepArrays().batch(plan, tokens_of)
+    """Turn a single plan into arrays; `tokens_of` gives a sequence's token ids, by seq_id."""
+    return StepArrays().batch(plan, plan.columns(), [tokens_of(row.seq_id) for row in plan.rows])
 
 
 def _table_array(tables: Sequence[tuple[int, ...]]) -> NDArray[np.int32]:
@@ -116,9 +142,7 @@ def _table_array(tables: Sequence[tuple[int, ...]]) -> NDArray[np.int32]:
     return array
 
 
-def _ragged(
-    plan: StepPlan, tokens_of: Callable[[int], Sequence[int]], tables: tuple[NDArray[np.int32], ...]
-) -> StepBatch:
+def _ragged(plan: StepPlan, token_ids_of: Sequence[Sequence[int]], tables: tuple[NDArray[np.int32], ...]) -> StepBatch:
     """Rows of any lengths."""
     num_rows = len(plan.rows)
     starts = np.array([row.start for row in plan.rows], np.int32)
@@ -126,8 +150,8 @@ def _ragged(
     query_starts = np.zeros(num_rows + 1, np.int32)
     np.cumsum(lengths, out=query_starts[1:])
     token_ids: list[int] = []
-    for row in plan.rows:
-        token_ids += tokens_of(row.seq_id)[row.start : row.start + row.num_tokens - len(row.draft)]
+    for row, known in zip(plan.rows, token_ids_of, strict=True):
+        token_ids += known[row.start : row.start + row.num_tokens - len(row.draft)]
         token_ids += row.draft
     ends = zip(plan.rows, query_starts[1:].tolist(), strict=True)
     positions = np.arange(query_starts[-1], dtype=np.int32) + np.repeat(starts - query_starts[:-1], lengths)

@@ -264,15 +264,78 @@ void check_activations(const KernelTable& kernels, const KernelTable& oracle) {
   }
   for (int n : {1, 7, 16, 259, 1590}) {
     std::vector<float> found(8, 0.0f), expected_maxima(8, 0.0f);
-    float largest = kernels.elementwise.max_values(x.data() + 3, n, found.data());
-    expect_close(isa + " max", {largest}, {oracle.elementwise.max_values(x.data() + 3, n, expected_maxima.data())},
-                 0.0f);
+    float largest = kernels.sampling.max_values(x.data() + 3, n, found.data());
+    expect_close(isa + " max", {largest}, {oracle.sampling.max_values(x.data() + 3, n, expected_maxima.data())}, 0.0f);
     expect_close(isa + " maxima of blocks", found, expected_maxima, 0.0f);
     double expected = 0.0;
     for (int i = 0; i < n; ++i) expected += std::exp(static_cast<double>(x[static_cast<size_t>(i) + 3] - largest));
-    auto sum = static_cast<float>(kernels.elementwise.exp_sum(x.data() + 3, n, 1.0f, largest));
+    auto sum = static_cast<float>(kernels.sampling.exp_sum(x.data() + 3, n, 1.0f, largest));
     expect_close(isa + " exp_sum", {sum}, {static_cast<float>(expected)}, 1e-6f);
   }
+}
+
+void expect_equal(const std::string& what, int64_t found, int64_t expected) {
+  if (found != expected) {
+    std::printf("FAIL %s: %lld, expected %lld\n", what.c_str(), static_cast<long long>(found),
+                static_cast<long long>(expected));
+    ++failures;
+  }
+}
+
+// Histograms have the same bits everywhere, and hold every logit once; those beyond the range and NaN are apart.
+void check_histogram(const KernelTable& kernels, const KernelTable& oracle, int n) {
+  const std::string isa = kernels.name;
+  constexpr int kBuckets = 37;
+  std::vector<float> x = random_floats(static_cast<size_t>(n), 3.0f);
+  float best = -INFINITY;
+  for (float v : x) best = std::max(best, v);
+  for (size_t i = 5; i < x.size(); i += 17) x[i] = i % 2 ? NAN : -INFINITY;
+  struct Filled {
+    std::vector<double> masses = std::vector<double>(kBuckets + 1), moments = masses;
+    std::vector<int32_t> counts = std::vector<int32_t>(kBuckets + 1);
+  };
+  const auto fill = [&](const KernelTable& table, bool moments, bool counts) {
+    Filled f;
+    table.sampling.exp_histogram(
+        x.data(), n, 0.7f, best,
+        {4.1f, kBuckets, f.masses.data(), moments ? f.moments.data() : nullptr, counts ? f.counts.data() : nullptr});
+    f.masses.pop_back();  // of what is beyond nothing is said
+    f.moments.pop_back();
+    return f;
+  };
+  const Filled expected = fill(oracle, true, true);
+  for (int options = 0; options < 4; ++options) {
+    const Filled found = fill(kernels, options & 1, options & 2);
+    const Filled none;
+    expect_equal(isa + " histogram masses", found.masses == expected.masses, true);
+    expect_equal(isa + " histogram moments",
+                 found.moments == (options & 1 ? expected.moments : std::vector<double>(kBuckets)), true);
+    expect_equal(isa + " histogram counts", found.counts == (options & 2 ? expected.counts : none.counts), true);
+  }
+  int64_t all = 0;
+  for (int32_t count : expected.counts) all += count;
+  expect_equal(isa + " histogram's logits", all, n);
+  double sum = 0.0, in_buckets = 0.0;
+  for (float v : x) {
+    if ((best - v) * 4.1f < kBuckets) sum += std::exp(static_cast<double>(v - best) * 0.7);
+  }
+  for (double mass : expected.masses) in_buckets += mass;
+  expect_close(isa + " histogram's mass", {static_cast<float>(in_buckets)}, {static_cast<float>(sum)}, 1e-5f);
+}
+
+void check_searches(const KernelTable& kernels, int n) {
+  const std::string isa = kernels.name;
+  std::vector<float> x = random_floats(static_cast<size_t>(n));
+  for (size_t i = 3; i < x.size(); i += 7) x[i] = i % 2 ? NAN : 0.5f;
+  std::vector<int32_t> expected, found(x.size());
+  int64_t above = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (x[i] >= 0.5f && x[i] <= 0.9f) expected.push_back(static_cast<int32_t>(i));
+    above += x[i] > 0.5f ? 1 : 0;
+  }
+  found.resize(static_cast<size_t>(kernels.sampling.find_in_range(x.data(), n, 0.5f, 0.9f, found.data())));
+  expect_equal(isa + " find_in_range", found == expected, true);
+  expect_equal(isa + " count_above", kernels.sampling.count_above(x.data(), n, 0.5f), above);
 }
 
 // The kernels that measure the machine do all that they are asked to: every byte is read, every product counted.
@@ -315,6 +378,10 @@ int main(int argc, char** argv) {
     check_norm_and_rope(kernels, oracle);
     check_activations(kernels, oracle);
     check_limits(kernels, oracle);
+    for (int n : {1, 15, 16, 33, 300, 5000}) {
+      check_histogram(kernels, oracle, n);
+      check_searches(kernels, n);
+    }
     std::printf("%s checked\n", kernels.name);
   }
   return failures;

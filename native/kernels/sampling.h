@@ -1,0 +1,35 @@
+// Passes over a row of logits. The contract; sampling_impl.h is the text. n may be any number.
+#pragma once
+
+#include <cstdint>
+
+namespace caudal {
+
+constexpr int kBlockLogits = 256;
+
+// What lies in ranges of equal width, from a largest logit down: bucket (shift - x) * buckets_per_logit, computed in
+// float32 and rounded down. Behind the last one is a place for all that is beyond it, with nothing of worth in it.
+struct Histogram {
+  float buckets_per_logit;
+  int num_buckets;
+  double* masses;   // [num_buckets + 1], of exp(y) for y = (x - shift) * scale
+  double* moments;  // the same, of exp(y) * y; null if not wanted
+  int32_t* counts;  // how many there are; null if not wanted
+};
+
+struct SamplingKernels {
+  // The largest logit, and that of every kBlockLogits of them. NaN counts for nothing.
+  float (*max_values)(const float* x, int n, float* of_blocks);
+  // exp((x - shift) * scale), summed in a fixed order.
+  double (*exp_sum)(const float* x, int n, float scale, float shift);
+  // The same sum, and in `moment` that of exp(y) * y for y = (x - shift) * scale.
+  double (*exp_moment)(const float* x, int n, float scale, float shift, double* moment);
+  // Adds the logits, none of them larger than shift, to a histogram, one after another.
+  void (*exp_histogram)(const float* x, int n, float scale, float shift, const Histogram& histogram);
+  // How many logits are larger than a value.
+  int (*count_above)(const float* x, int n, float value);
+  // Writes the indices of the logits in [lowest, highest], ascending, and returns how many they are.
+  int (*find_in_range)(const float* x, int n, float lowest, float highest, int32_t* found);
+};
+
+}  // namespace caudal

@@ -1,0 +1,71 @@
+// A draw from a distribution that very many tokens share, without sorting them.
+//
+// The mass of the vocabulary is found by ranges of logits, as a histogram. Where a cut or the random number falls is
+// then the matter of one range, and only its tokens are looked at one by one.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "candidates.h"
+#include "kernels/sampling.h"
+
+namespace caudal {
+
+// Memory that draws use again and again.
+struct SpreadBuffers {
+  std::vector<double> masses, moments, mass_before;
+  std::vector<int32_t> counts, found;
+};
+
+// What is wanted of the histogram.
+struct SpreadNeeds {
+  bool counts;   // for keep_first
+  bool moments;  // for keep_typical
+};
+
+class SpreadDraw {
+ public:
+  // The row, its largest logit, which is finite, and a temperature above 0. All of it outlives the draw.
+  SpreadDraw(const SamplingKernels& kernels, const float* logits, int vocabulary, float best, float temperature,
+             SpreadNeeds needs, SpreadBuffers& buffers);
+
+  // Each of these keeps a part of the tokens kept so far, as SamplingParams has it; the likeliest is always kept, or of
+  // keep_typical the most typical.
+  void keep_first(int k);
+  void keep_mass(double top_p);
+  void keep_likely(double min_p);
+  void keep_typical(double typical_p);
+
+  // The token on which a number in [0, 1) falls.
+  int32_t pick(double number);
+
+ private:
+  // A range whose tokens were looked at: those of them that are kept, in no order.
+  struct Opened {
+    int bucket;
+    std::vector<Weighted> items;
+  };
+
+  int bucket_of(float logit) const;
+  double exponent(float logit) const;
+  double total() const;
+  std::vector<Weighted>* find(int bucket);
+  std::vector<Weighted>& open(int bucket);
+  void open_range(int first, int last);
+  void weigh(int bucket, const std::vector<Weighted>& items);
+  void drop_from(int bucket);
+  int32_t last_token();
+
+  const SamplingKernels& kernels_;
+  const float* logits_;
+  int vocabulary_;
+  float best_;
+  float temperature_;
+  float buckets_per_logit_;
+  SpreadBuffers& buffers_;
+  std::vector<Opened> opened_;
+  int end_;  // of the buckets in which tokens are kept
+};
+
+}  // namespace caudal
