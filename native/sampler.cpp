@@ -273,11 +273,11 @@ int32_t Sampler::draw(const SamplingArgs& a, int row, const float* logits, float
   const bool sorts_top = k > 0 && k <= kMostSorted && static_cast<size_t>(k) <= w.maxima.size();
   // top_p counts the mass of all top_k tokens, also of those that min_p will drop.
   const bool need_all = k > 0 && a.top_p[row] < 1.0f;
-  const float furthest = a.min_p[row] > 0.0f && !need_all ? std::min(kFarBehind, -std::log(a.min_p[row])) : kFarBehind;
-  const float behind = std::min(kNearBehind, furthest);
+  const bool is_limited = a.min_p[row] > 0.0f && !need_all;
+  const float behind = is_limited ? std::min(kFarBehind, -std::log(a.min_p[row])) : kNearBehind;
   // A hair lower than min_p's own limit; the exact comparison follows on the few that are left.
   const float lowest = sorts_top ? lowest_of_top(k, w) : best - behind * temperature * 1.0001f - 1e-6f;
-  if (!sorts_top && is_spread(lowest, w.maxima)) return draw_spread(a, row, logits, best, w);
+  if (!sorts_top && (k > 0 || is_spread(lowest, w.maxima))) return draw_spread(a, row, logits, best, w);
   const bool is_whole = k <= 0 && a.min_p[row] <= 0.0f && a.top_p[row] >= 1.0f;
   const bool is_typical = a.typical_p[row] < 1.0f;
   double total = 0.0;
@@ -295,7 +295,7 @@ int32_t Sampler::draw(const SamplingArgs& a, int row, const float* logits, float
     return false;
   });
   Draw draw(a, row, best, w.candidates);
-  const bool are_all = sorts_top || behind >= furthest;
+  const bool are_all = sorts_top || is_limited;
   if (draw.truncate(total, are_all) || is_whole) {
     if (is_typical) {
       const double reach = is_whole && !are_all ? static_cast<double>(behind) : HUGE_VAL;
