@@ -37,19 +37,27 @@ def equal(kept, fresh):
     return True
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     arrivals=st.lists(
-        st.tuples(st.integers(0, 12), st.integers(1, 9), st.integers(1, 12), st.integers(0, 4)), min_size=1, max_size=8
+        st.tuples(
+            st.integers(0, 12),
+            st.sampled_from([1, 1, 5, 9]),
+            st.integers(1, 12),
+            st.sampled_from([0, 1, 0, 1, 2, 3, 4]),
+        ),
+        min_size=1,
+        max_size=8,
     ),
+    max_num_seqs=st.sampled_from([1, 2, 8]),
     speculative=st.sampled_from([0, 3]),
     windows=st.sampled_from([(None,), (None, 6)]),
 )
-def test_kept_arrays_equal_fresh_ones(arrivals, speculative, windows):
+def test_kept_arrays_equal_fresh_ones(arrivals, max_num_seqs, speculative, windows):
     """Requests come and go, prompts are read in parts, drafts lengthen rows: every step's arrays, beside fresh ones."""
     scheduler = Scheduler(
         SchedulerConfig(
-            max_num_seqs=8,
+            max_num_seqs=max_num_seqs,
             max_num_batched_tokens=8,
             block_size=4,
             max_model_len=64,
