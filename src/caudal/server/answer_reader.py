@@ -1,4 +1,4 @@
-"""From an engine's updates to pieces of text: detokenisation, stop strings and token counting. No I/O.
+"""From an engine's updates to pieces of text: detokenisation, stop strings, calls of tools, and counting. No I/O.
 
 Streamed and whole answers are made of the same pieces, so they cannot differ.
 """
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from caudal.messages import TokenLogprobs, Update
     from caudal.sampling_params import SamplingParams
     from caudal.server.tokenizer_port import StreamDetokenizer
+    from caudal.tools.parts import AnswerParser, Part
 
 
 @dataclass(slots=True)
@@ -23,6 +24,8 @@ class Piece:
 
     Attributes:
         text: new text; may be empty.
+        parts: the same, told apart into text, reasoning and calls of tools, if the answer is read so. What may still
+            become a marker comes with a later piece.
         num_tokens: new tokens, the one that ended the answer included.
         logprobs: one entry per new token, if asked for.
         offsets: for each entry of logprobs, where in the answer's text the token begins (characters).
@@ -33,6 +36,7 @@ class Piece:
     """
 
     text: str = ""
+    parts: list[Part] = field(default_factory=list)
     num_tokens: int = 0
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
@@ -49,10 +53,19 @@ class AnswerReader:
         detokenizer: begins where the prompt ends.
         params: the request's; `stop`, `stop_token_ids` and `min_tokens` matter here.
         include_stop: leave a stop string that ended the answer in its text.
+        parser: fills the pieces' parts.
     """
 
-    def __init__(self, detokenizer: StreamDetokenizer, params: SamplingParams, *, include_stop: bool = False) -> None:
+    def __init__(
+        self,
+        detokenizer: StreamDetokenizer,
+        params: SamplingParams,
+        *,
+        include_stop: bool = False,
+        parser: AnswerParser | None = None,
+    ) -> None:
         self._detokenizer = detokenizer
+        self._parser = parser
         self._matcher = StopMatcher(params.stop) if params.stop else None
         self._stop_token_ids = params.stop_token_ids
         self._min_tokens = params.min_tokens
@@ -67,6 +80,14 @@ class AnswerReader:
             EngineUnavailable: somebody else aborted the request.
             CaudalError: the engine failed it.
         """
+        piece = self._read(update)
+        if self._parser is not None:
+            piece.parts = self._parser.push(piece.text)
+            if piece.finish_reason is not None:
+                piece.parts += self._parser.finish()
+        return piece
+
+    def _read(self, update: Update) -> Piece:
         if update.finish_reason == "error":
             raise CaudalError(update.error or "the engine failed this request; see its log")
         if update.finish_reason == "abort":

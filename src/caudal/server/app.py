@@ -9,43 +9,44 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import ClientDisconnect
-from starlette.responses import Response
-from starlette.routing import Route
 
 from caudal.server.auth import RequireKey
 from caudal.server.browser_guard import BrowserGuard
 from caudal.server.context import ServerContext
-from caudal.server.error_bodies import HTTPProblem, error_response
-from caudal.server.openai.chat import chat_completions
-from caudal.server.openai.completions import completions
-from caudal.server.openai.models import get_model, list_models
+from caudal.server.metrics import ServerMetrics
+from caudal.server.model_directory import OneModel
 from caudal.server.paths import TidyPaths
-from caudal.server.status_routes import health, metrics, root, version
-from caudal.server.tokenize_routes import detokenize, tokenize
+from caudal.server.problems import HTTPProblem, error_response
+from caudal.server.routes import routes
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator
 
     from starlette.requests import Request
+    from starlette.responses import Response
 
     from caudal.engine.engine_client import Engines
     from caudal.server.settings import ServedModel, ServerSettings
     from caudal.server.tokenizer_port import ServedTokenizer
 
-    Handler = Callable[[Request, ServerContext], Awaitable[Response]]
-
 
 def create_app(
     client: Engines, tokenizer: ServedTokenizer, model_info: ServedModel, settings: ServerSettings
 ) -> Starlette:
-    """Return the app. It neither starts nor closes the client: whoever made it does."""
-    context = ServerContext(client, tokenizer, model_info, settings)
+    """Return an app of one model. It neither starts nor closes the client: whoever made it does."""
+    metrics = ServerMetrics()
+    models = OneModel(client, tokenizer, model_info, metrics)
+    return app_of(ServerContext(models, settings, metrics))
+
+
+def app_of(context: ServerContext) -> Starlette:
+    """Return the app of a context."""
+    settings = context.settings
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         yield
-        context.close()
+        context.models.close()
 
     middleware = [Middleware(TidyPaths)]
     if settings.allowed_origins:
@@ -61,48 +62,11 @@ def create_app(
     )
     middleware.append(guard)
     return Starlette(
-        routes=_routes(context),
+        routes=routes(context),
         middleware=middleware,
         exception_handlers={HTTPException: _http_exception},
         lifespan=lifespan,
     )
-
-
-def _routes(context: ServerContext) -> list[Route]:
-    table: list[tuple[str, str, Handler]] = [
-        ("GET", "/", root),
-        ("GET", "/health", health),
-        ("GET", "/v1/health", health),
-        ("GET", "/ping", health),
-        ("GET", "/version", version),
-        ("GET", "/metrics", metrics),
-        ("POST", "/tokenize", tokenize),
-        ("POST", "/v1/tokenize", tokenize),
-        ("POST", "/detokenize", detokenize),
-        ("POST", "/v1/detokenize", detokenize),
-    ]
-    for prefix in ("/v1", ""):
-        table += [
-            ("POST", f"{prefix}/chat/completions", chat_completions),
-            ("POST", f"{prefix}/completions", completions),
-            ("GET", f"{prefix}/models", list_models),
-            ("GET", prefix + "/models/{model_id:path}", get_model),
-        ]
-    return [Route(path, _endpoint(handler, context), methods=[method]) for method, path, handler in table]
-
-
-def _endpoint(handler: Handler, context: ServerContext) -> Callable[[Request], Awaitable[Response]]:
-    """Return a handler as Starlette calls it; whatever it raises becomes an error body."""
-
-    async def endpoint(request: Request) -> Response:
-        try:
-            return await handler(request, context)
-        except ClientDisconnect:
-            return Response(status_code=499)  # nobody reads it
-        except Exception as error:  # noqa: BLE001 - the one place where nothing may pass
-            return error_response(error)
-
-    return endpoint
 
 
 async def _http_exception(request: Request, error: Exception) -> Response:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
 
-from caudal.server.error_bodies import HTTPProblem, error_response
+from caudal.server.problems import HTTPProblem, error_response
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
-from caudal.server.error_bodies import HTTPProblem, error_response
+from caudal.server.problems import HTTPProblem, error_response
 from caudal.server.settings import LOOPBACK_HOSTS
 
 if TYPE_CHECKING:

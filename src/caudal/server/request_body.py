@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from caudal.server.error_bodies import HTTPProblem
+from caudal.server.problems import HTTPProblem
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -26,6 +26,10 @@ class ServedTokenizer(Protocol):
         """Token ids are in [0, vocab_size)."""
 
     @property
+    def chat_template_source(self) -> str:
+        """The model's chat template, which also shows how it writes calls of tools; "" if it has none."""
+
+    @property
     def eos_token_ids(self) -> tuple[int, ...]:
         """Tokens that end an answer."""
 
@@ -45,8 +49,10 @@ class ServedTokenizer(Protocol):
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of token ids."""
 
-    def detokenizer(self, prompt_token_ids: Sequence[int], /, *, skip_special_tokens: bool = True) -> StreamDetokenizer:
-        """Return a detokenizer for what follows a prompt."""
+    def detokenizer(
+        self, prompt_token_ids: Sequence[int], /, *, skip_special_tokens: bool = True, shown: Sequence[str] = ()
+    ) -> StreamDetokenizer:
+        """Return a detokenizer for what follows a prompt. Control tokens with a text of `shown` are not skipped."""
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes that a token stands for."""

@@ -58,7 +58,7 @@ class TextEncoder:
     ) -> None:
         self._plain = plain
         self._parsing = parsing
-        self._control_ids = control_ids
+        self.control_ids = control_ids
         self.control_text = ControlText(control_ids)
         self.special_ids = frozenset(control_ids.values())
 
@@ -89,7 +89,7 @@ class TextEncoder:
         for match in self.control_text.pattern.finditer(text):
             if match.start() > begin:
                 ids += self.encode_plain(text[begin : match.start()].translate(restore))
-            ids.append(self._control_ids[match[0]])
+            ids.append(self.control_ids[match[0]])
             begin = match.end()
         if begin < len(text):
             ids += self.encode_plain(text[begin:].translate(restore))
@@ -197,11 +197,25 @@ class Tokenizer:
         detokenizer = self.detokenizer((), skip_special_tokens=skip_special_tokens)
         return detokenizer.push(token_ids) + detokenizer.flush()
 
-    def detokenizer(self, prompt_ids: Sequence[int] = (), *, skip_special_tokens: bool = True) -> Detokenizer:
-        """Return a Detokenizer for the answer to a prompt."""
+    @property
+    def chat_template_source(self) -> str:
+        """The chat template's text, "" for a base model."""
+        return "" if self.chat_template is None else self.chat_template.source
+
+    def detokenizer(
+        self, prompt_ids: Sequence[int] = (), *, skip_special_tokens: bool = True, shown: Sequence[str] = ()
+    ) -> Detokenizer:
+        """Return a Detokenizer for the answer to a prompt.
+
+        Args:
+            prompt_ids: the prompt.
+            skip_special_tokens: leave out the text of control tokens,
+            shown: except those with these texts.
+        """
+        kept = {self._encoder.control_ids[text] for text in shown if text in self._encoder.control_ids}
         return Detokenizer(
             self._pieces,
-            hidden_ids=self.special_ids if skip_special_tokens else frozenset(),
+            hidden_ids=self.special_ids - kept if skip_special_tokens else frozenset(),
             drop_space=self._drop_space,
             prompt_ids=prompt_ids,
         )

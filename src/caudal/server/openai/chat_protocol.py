@@ -18,8 +18,6 @@ CHAT_REFUSED = (
     "chat_template",
     "documents",
     "echo",
-    "functions",
-    "tools",
     "web_search_options",
 )
 
@@ -40,8 +38,38 @@ class ChatMessage(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
+    function_call: dict[str, Any] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
+
+
+class ToolFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tool is called and takes."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool that the model may call; only functions are supported."""
+
+    type: str = "function"
+    function: ToolFunction | None = None
+
+
+class NamedFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """The function that must be called."""
+
+    name: str
+
+
+class NamedTool(msgspec.Struct, frozen=True, kw_only=True):
+    """`tool_choice` as an object."""
+
+    type: str = "function"
+    function: NamedFunction | None = None
 
 
 class ChatRequest(SamplingFields, frozen=True, kw_only=True):
@@ -54,16 +82,19 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: str | None = None
+    include_reasoning: bool | None = None
     modalities: list[str] | None = None
-    tool_choice: Any = None
-    function_call: Any = None
+    tools: list[Tool] | None = None
+    tool_choice: str | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    functions: list[ToolFunction] | None = None
+    function_call: str | NamedFunction | None = None
     # Known, and refused unless they ask for nothing.
     audio: Any = None
     chat_template: Any = None
     documents: Any = None
     echo: Any = None
-    functions: Any = None
-    tools: Any = None
     web_search_options: Any = None
 
 
@@ -91,13 +122,31 @@ class ChatLogprobs(msgspec.Struct, frozen=True):
     refusal: None = None
 
 
+class CalledFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """The function that a call is of, and its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a tool."""
+
+    id: str
+    type: str = "function"
+    function: CalledFunction
+
+
 class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer."""
+    """The answer. Clients read the reasoning under one of two names, so it has both."""
 
     role: str = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
     annotations: tuple[()] = ()
+    reasoning_content: str | UnsetType = UNSET
+    reasoning: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,11 +172,30 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     prompt_logprobs: list[dict[str, Any] | None] | UnsetType = UNSET
 
 
+class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a chunk adds to a call."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCallDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A part of a call; id, type and name come with the first."""
+
+    index: int
+    id: str | None = None
+    type: str | None = None
+    function: FunctionDelta
+
+
 class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a chunk adds to the message."""
 
     role: str | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):

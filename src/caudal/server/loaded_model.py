@@ -1,0 +1,86 @@
+"""A model that is ready to answer: its engine, its tokenizer, and how clients name it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+from caudal.errors import InvalidParameter, PromptTooLong
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Executor
+
+    from caudal.engine.engine_client import Engines
+    from caudal.server.metrics import ModelMetrics
+    from caudal.server.settings import ServedModel
+    from caudal.server.tokenizer_port import ServedTokenizer
+
+Result = TypeVar("Result")
+LONG_TEXT_CHARS = 4096
+
+
+class LoadedModel:
+    """What the handlers know of a model.
+
+    Args:
+        client: its engine.
+        tokenizer: its tokenizer.
+        info: how clients name it.
+        metrics: where its requests are counted.
+        tokenizing: a thread for long texts, so that streams do not stall.
+    """
+
+    def __init__(
+        self,
+        client: Engines,
+        tokenizer: ServedTokenizer,
+        info: ServedModel,
+        *,
+        metrics: ModelMetrics,
+        tokenizing: Executor,
+    ) -> None:
+        self.client = client
+        self.tokenizer = tokenizer
+        self.info = info
+        self.metrics = metrics
+        self._tokenizing = tokenizing
+
+    @property
+    def name(self) -> str:
+        """Its id in /v1/models."""
+        return self.info.name
+
+    @property
+    def max_model_len(self) -> int | None:
+        """Longest prompt plus answer; None while no engine is ready."""
+        return None if self.client.ready is None else self.client.ready.max_model_len
+
+    async def tokenize(self, work: Callable[[], Result], num_chars: int) -> Result:
+        """Run tokenizer work: here if it is short, else on the thread for it."""
+        if num_chars < LONG_TEXT_CHARS:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, work)
+
+    def room_for_answer(self, prompt_token_ids: list[int], asked: int | None, parameter: str) -> int | None:
+        """Return max_tokens for the engine: what was asked for, or less if the context ends before.
+
+        Raises:
+            InvalidParameter: the prompt has no tokens.
+            PromptTooLong: the prompt leaves no room for a single token.
+        """
+        num_prompt = len(prompt_token_ids)
+        if num_prompt == 0:
+            message = "the prompt has no tokens; expected at least one"
+            raise InvalidParameter(message, parameter=parameter)
+        limit = self.max_model_len
+        if limit is None:
+            return asked  # generate() will say that there is no engine
+        if num_prompt >= limit:
+            message = (
+                f"This model's maximum context length is {limit} tokens. However, you requested {num_prompt + 1} "
+                f"tokens ({num_prompt} in the prompt and at least 1 for the answer). Shorten the prompt, or start the "
+                "server with a larger --max-model-len."
+            )
+            raise PromptTooLong(message, parameter=parameter)
+        return limit - num_prompt if asked is None else min(asked, limit - num_prompt)

@@ -1,0 +1,129 @@
+"""Exceptions as what a client is told: a status, a kind, a sentence. The only place that knows which has which status.
+
+Each API writes a Problem in its own shape (see ErrorShape). Retries are asked for with `retry-after`, which the
+official clients honour for 429 and every status from 500.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+from starlette.responses import Response
+
+from caudal.errors import (
+    CaudalError,
+    EngineDead,
+    EngineUnavailable,
+    Overloaded,
+    PromptTooLong,
+    RequestError,
+    UnsupportedParameter,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What a client is told.
+
+    Attributes:
+        status: the HTTP status.
+        message: what was given, what was expected, what to do.
+        code: OpenAI's error code, which names the fact: "context_length_exceeded", "model_not_found", ...
+        parameter: the field that it is about.
+        headers: further headers of the answer.
+    """
+
+    status: int
+    message: str
+    code: str | None = None
+    parameter: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+if TYPE_CHECKING:
+    ErrorShape = Callable[[Problem], bytes]  # the body, or the data of an error event, of one API
+
+
+class HTTPProblem(CaudalError):
+    """A request refused for a reason that only HTTP knows: no key, no such route, a body too large. See Problem."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        parameter: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.problem = Problem(
+            status=status, message=message, code=code, parameter=parameter, headers=dict(headers or {})
+        )
+
+
+def describe_error(error: Exception) -> Problem:
+    """Return what tells a client about an exception."""
+    text = str(error)
+    if isinstance(error, HTTPProblem):
+        return error.problem
+    if isinstance(error, RequestError):
+        code = "invalid_value"
+        if isinstance(error, PromptTooLong):
+            code = "context_length_exceeded"
+        elif isinstance(error, UnsupportedParameter):
+            code = "unsupported_parameter"
+        return Problem(status=400, message=text, code=code, parameter=error.parameter)
+    if isinstance(error, Overloaded):
+        return Problem(status=429, message=text, code="overloaded", headers=_retry_after(error.retry_after_s))
+    if isinstance(error, EngineUnavailable):
+        return Problem(status=503, message=text, code="engine_unavailable", headers=_retry_after(error.retry_after_s))
+    if isinstance(error, CaudalError):
+        return Problem(status=500, message=text, code="engine_dead" if isinstance(error, EngineDead) else "engine_error")
+    log.error("a request failed in the server", exc_info=error)
+    message = "the server failed while it worked on this request; the reason is in its log"
+    return Problem(status=500, message=message, code="internal_error")
+
+
+def _retry_after(seconds: float) -> dict[str, str]:
+    return {"retry-after": str(math.ceil(seconds))}
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    """The inside of an error body of OpenAI's API."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """An error body of OpenAI's API."""
+
+    error: ErrorDetail
+
+
+def openai_shape(problem: Problem) -> bytes:
+    """Return {"error": {"message", "type", "param", "code"}}, which is also what routes of no API answer."""
+    kind = "invalid_request_error"
+    if problem.code == "overloaded" or problem.status == 429:
+        kind = "rate_limit_error"
+    elif problem.status >= 500:
+        kind = "server_error"
+    return msgspec.json.encode(ErrorBody(ErrorDetail(problem.message, kind, problem.parameter, problem.code)))
+
+
+def error_response(error: Exception, shape: ErrorShape = openai_shape) -> Response:
+    """Return the HTTP answer for an exception."""
+    problem = describe_error(error)
+    return Response(shape(problem), problem.status, problem.headers, media_type="application/json")
