@@ -77,19 +77,7 @@ class PacedEngine:
 
     def ready_info(self) -> EngineReady:
         """Return facts about no model."""
-        return EngineReady(
-            max_model_len=8192,
-            num_kv_blocks=1,
-            weights_bytes=0,
-            step_weights_bytes=0,
-            macs_per_token=0,
-            macs_per_logits=0,
-            kv_bytes_per_token=0,
-            kv_dtype="none",
-            num_threads=1,
-            isa="none",
-            load_s=0.0,
-        )
+        return EngineReady(max_model_len=8192)
 
 
 def load(config: EngineConfig) -> PacedEngine:

@@ -313,13 +313,20 @@ int32_t Sampler::draw(const SamplingArgs& a, int row, const float* logits, float
 }
 
 int32_t Sampler::draw_spread(const SamplingArgs& a, int row, const float* logits, float best, Workspace& w) const {
-  const SpreadNeeds needs{a.top_k[row] > 0, a.typical_p[row] < 1.0f};
+  const double number = uniform(a.seeds[row], a.positions[row]);
+  SpreadNeeds needs{std::max(a.top_k[row], 0), 0.0, number, a.typical_p[row] < 1.0f};
+  if (a.typical_p[row] < 1.0f) needs.mass = 1.0 - (1.0 - static_cast<double>(a.typical_p[row])) / 8;
+  if (a.min_p[row] > 0.0f) needs.least_weight = static_cast<double>(a.min_p[row]);
+  if (a.top_p[row] < 1.0f) {
+    needs.least_weight = 0.0;
+    needs.mass = static_cast<double>(a.top_p[row]);
+  }
   SpreadDraw draw(kernels_.sampling, logits, a.vocabulary, best, a.temperature[row], needs, w.spread);
   if (a.top_k[row] > 0) draw.keep_first(a.top_k[row]);
   if (a.top_p[row] < 1.0f) draw.keep_mass(static_cast<double>(a.top_p[row]));
   if (a.min_p[row] > 0.0f) draw.keep_likely(static_cast<double>(a.min_p[row]));
   if (a.typical_p[row] < 1.0f) draw.keep_typical(static_cast<double>(a.typical_p[row]));
-  return draw.pick(uniform(a.seeds[row], a.positions[row]));
+  return draw.pick(number);
 }
 
 // `maxima_are_known`: the workspace has those of the row as it came.

@@ -1,7 +1,8 @@
 // A draw from a distribution that very many tokens share, without sorting them.
 //
-// The mass of the vocabulary is found by ranges of logits, as a histogram. Where a cut or the random number falls is
-// then the matter of one range, and only its tokens are looked at one by one.
+// The mass of the vocabulary is found by ranges of logits, as a histogram, whose unlikelier ranges are filled only if
+// the likelier ones do not decide. Where a cut or the random number falls is then the matter of one range, and only its
+// tokens are looked at one by one.
 #pragma once
 
 #include <cstdint>
@@ -16,12 +17,16 @@ namespace caudal {
 struct SpreadBuffers {
   std::vector<double> masses, moments, mass_before;
   std::vector<int32_t> counts, found;
+  std::vector<float> sample;
 };
 
-// What is wanted of the histogram.
+// What is wanted of the histogram: the first of these that is above 0 says how far it must reach; more is filled if
+// that was not enough.
 struct SpreadNeeds {
-  bool counts;   // for keep_first
-  bool moments;  // for keep_typical
+  int count;            // for keep_first: so many tokens
+  double least_weight;  // all tokens with this weight, 1 being the likeliest's
+  double mass;          // tokens with so much of the mass
+  bool moments;         // for keep_typical
 };
 
 class SpreadDraw {
@@ -49,7 +54,13 @@ class SpreadDraw {
 
   int bucket_of(float logit) const;
   double exponent(float logit) const;
+  int guess_end() const;
+  void fill_to(int end);
+  void fill(int end);
+  void share_out(double known, int first);
+  double mass_between(int first, int end) const;
   double total() const;
+  int find_reaching(double& mass);
   std::vector<Weighted>* find(int bucket);
   std::vector<Weighted>& open(int bucket);
   void open_range(int first, int last);
@@ -63,9 +74,12 @@ class SpreadDraw {
   float best_;
   float temperature_;
   float buckets_per_logit_;
+  SpreadNeeds needs_;
   SpreadBuffers& buffers_;
   std::vector<Opened> opened_;
-  int end_;  // of the buckets in which tokens are kept
+  int filled_ = 0;  // buckets
+  Tail tail_{};     // what lies behind those
+  int end_;         // of the buckets in which tokens are kept
 };
 
 }  // namespace caudal

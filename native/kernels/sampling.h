@@ -8,13 +8,18 @@ namespace caudal {
 constexpr int kBlockLogits = 256;
 
 // What lies in ranges of equal width, from a largest logit down: bucket (shift - x) * buckets_per_logit, computed in
-// float32 and rounded down. Behind the last one is a place for all that is beyond it, with nothing of worth in it.
+// float32 and rounded down.
 struct Histogram {
   float buckets_per_logit;
-  int num_buckets;
-  double* masses;   // [num_buckets + 1], of exp(y) for y = (x - shift) * scale
+  int first, end;   // the buckets that are wanted
+  double* masses;   // [end], of exp(y) for y = (x - shift) * scale
   double* moments;  // the same, of exp(y) * y; null if not wanted
   int32_t* counts;  // how many there are; null if not wanted
+};
+
+// Of all that lies behind a histogram's last bucket.
+struct Tail {
+  double mass, moment;
 };
 
 struct SamplingKernels {
@@ -24,8 +29,9 @@ struct SamplingKernels {
   double (*exp_sum)(const float* x, int n, float scale, float shift);
   // The same sum, and in `moment` that of exp(y) * y for y = (x - shift) * scale.
   double (*exp_moment)(const float* x, int n, float scale, float shift, double* moment);
-  // Adds the logits, none of them larger than shift, to a histogram, one after another.
-  void (*exp_histogram)(const float* x, int n, float scale, float shift, const Histogram& histogram);
+  // Adds the logits, none of them larger than shift, to a histogram, one after another, and returns what lies behind
+  // it, without the moment if moments are not wanted. NaN weighs nothing.
+  Tail (*exp_histogram)(const float* x, int n, float scale, float shift, const Histogram& histogram);
   // How many logits are larger than a value.
   int (*count_above)(const float* x, int n, float value);
   // Writes the indices of the logits in [lowest, highest], ascending, and returns how many they are.

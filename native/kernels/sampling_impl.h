@@ -73,58 +73,71 @@ double exp_moment(const float* x, int n, float scale, float shift, double* momen
   return totals[0];
 }
 
-// What a run of logits adds to a histogram.
+// What a run of logits adds to a histogram, those in its buckets only.
 struct HistogramRun {
   static constexpr int kLength = 256;
-  alignas(64) int32_t buckets[kLength];
-  alignas(64) float masses[kLength];
-  alignas(64) float moments[kLength];
+  int count;
+  alignas(64) float buckets[kLength + kLanes];
+  alignas(64) float masses[kLength + kLanes];
+  alignas(64) float moments[kLength + kLanes];
 };
 
+// Returns the sums of what lies behind the buckets.
 template <bool kMoments>
-inline void weigh_run(const float* x, int n, float scale, float shift, const Histogram& h, HistogramRun& run) {
+inline Tail weigh_run(const float* x, int n, float scale, float shift, const Histogram& h, HistogramRun& run) {
   const VecF a = set1(scale), b = set1(shift), per_bucket = set1(h.buckets_per_logit);
-  const VecF least = set1(-100.0f), zero = set1(0.0f), beyond = set1(static_cast<float>(h.num_buckets));
-  alignas(64) float buckets[kLanes], last[kLanes];
+  const VecF first = set1(static_cast<float>(h.first)), end = set1(static_cast<float>(h.end));
+  const VecF least = set1(-100.0f), zero = set1(0.0f);
+  VecF tail_mass = zero, tail_moment = zero;
+  float last[kLanes];
+  run.count = 0;
   for (int i = 0; i < n; i += kLanes) {
     const float* p = x + i;
     if (i + kLanes > n) {
       for (int j = 0; j < kLanes; ++j) last[j] = i + j < n ? p[j] : -__builtin_inff();
       p = last;
     }
-    const VecF v = load(p), y = mul(sub(v, b), a), w = exp(y);
-    // A NaN is beyond the last bucket: min takes its second operand where the first is NaN.
-    store(buckets, max(zero, min(mul(sub(b, v), per_bucket), beyond)));
-    for (int j = 0; j < kLanes; ++j) run.buckets[i + j] = static_cast<int32_t>(buckets[j]);
-    store(run.masses + i, w);
-    if constexpr (kMoments) store(run.moments + i, mul(w, max(y, least)));
+    // max and min take their second operand where the first is NaN: a NaN is behind the last bucket.
+    const VecF v = load(p), y = max(mul(sub(v, b), a), least), w = exp(y);
+    const VecF bucket = max(zero, min(mul(sub(b, v), per_bucket), end));
+    const uint32_t inside = lanes_not_below(bucket, first) & ~lanes_not_below(bucket, end);
+    tail_mass = add(tail_mass, zero_where_less(w, bucket, end));
+    if constexpr (kMoments) tail_moment = add(tail_moment, zero_where_less(mul(w, y), bucket, end));
+    if (inside == 0) continue;
+    store_lanes(run.buckets + run.count, bucket, inside);
+    store_lanes(run.masses + run.count, w, inside);
+    if constexpr (kMoments) store_lanes(run.moments + run.count, mul(w, y), inside);
+    run.count += __builtin_popcount(inside);
   }
+  return {static_cast<double>(reduce_add(tail_mass)), static_cast<double>(reduce_add(tail_moment))};
 }
 
 // Vectors first, for a whole run, and then the sums one by one: what a vector has just stored is slow to read in parts.
 template <bool kMoments, bool kCounts>
-inline void fill_histogram(const float* x, int n, float scale, float shift, const Histogram& h) {
+inline Tail fill_histogram(const float* x, int n, float scale, float shift, const Histogram& h) {
   HistogramRun run;
+  Tail tail{0.0, 0.0};
   for (int first = 0; first < n; first += HistogramRun::kLength) {
     const int length = n - first < HistogramRun::kLength ? n - first : HistogramRun::kLength;
-    weigh_run<kMoments>(x + first, length, scale, shift, h, run);
-    for (int i = 0; i < length; ++i) {
-      const int32_t bucket = run.buckets[i];
+    const Tail more = weigh_run<kMoments>(x + first, length, scale, shift, h, run);
+    tail = {tail.mass + more.mass, tail.moment + more.moment};
+    for (int i = 0; i < run.count; ++i) {
+      const auto bucket = static_cast<int32_t>(run.buckets[i]);
       h.masses[bucket] += static_cast<double>(run.masses[i]);
       if constexpr (kMoments) h.moments[bucket] += static_cast<double>(run.moments[i]);
       if constexpr (kCounts) ++h.counts[bucket];
     }
   }
+  return tail;
 }
 
-void exp_histogram(const float* x, int n, float scale, float shift, const Histogram& h) {
+Tail exp_histogram(const float* x, int n, float scale, float shift, const Histogram& h) {
   if (h.moments != nullptr) {
-    h.counts != nullptr ? fill_histogram<true, true>(x, n, scale, shift, h)
-                        : fill_histogram<true, false>(x, n, scale, shift, h);
-  } else {
-    h.counts != nullptr ? fill_histogram<false, true>(x, n, scale, shift, h)
-                        : fill_histogram<false, false>(x, n, scale, shift, h);
+    return h.counts != nullptr ? fill_histogram<true, true>(x, n, scale, shift, h)
+                               : fill_histogram<true, false>(x, n, scale, shift, h);
   }
+  return h.counts != nullptr ? fill_histogram<false, true>(x, n, scale, shift, h)
+                             : fill_histogram<false, false>(x, n, scale, shift, h);
 }
 
 int count_above(const float* x, int n, float value) {
@@ -134,17 +147,25 @@ int count_above(const float* x, int n, float value) {
 }
 
 int find_in_range(const float* x, int n, float lowest, float highest, int32_t* found) {
-  constexpr int kRun = 32;
-  int count = 0;
-  for (int first = 0; first < n; first += kRun) {
-    const int end = n - first < kRun ? n : first + kRun;
-    int num_inside = 0;  // of all, at once: most runs have none
-    for (int i = first; i < end; ++i)
-      num_inside += static_cast<int>(x[i] >= lowest) & static_cast<int>(x[i] <= highest);
-    if (num_inside == 0) continue;
-    for (int i = first; i < end; ++i) {
-      if (x[i] >= lowest && x[i] <= highest) found[count++] = i;
+  constexpr int kVectors = 4;
+  const VecF low = set1(lowest), high = set1(highest);
+  int count = 0, i = 0;
+  for (; i + kVectors * kLanes <= n; i += kVectors * kLanes) {
+    uint32_t inside[kVectors], any = 0;
+    for (int v = 0; v < kVectors; ++v) {
+      const VecF y = load(x + i + v * kLanes);
+      inside[v] = lanes_not_below(y, low) & lanes_not_below(high, y);
+      any |= inside[v];
     }
+    if (any == 0) continue;  // as most have none
+    for (int v = 0; v < kVectors; ++v) {
+      for (uint32_t lanes = inside[v]; lanes != 0; lanes &= lanes - 1) {
+        found[count++] = i + v * kLanes + __builtin_ctz(lanes);
+      }
+    }
+  }
+  for (; i < n; ++i) {
+    if (x[i] >= lowest && x[i] <= highest) found[count++] = i;
   }
   return count;
 }

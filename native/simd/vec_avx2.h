@@ -30,6 +30,16 @@ inline VecF round_even(VecF a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAR
 inline VecF zero_where_less(VecF value, VecF a, VecF b) {
   return {_mm256_andnot_ps(_mm256_cmp_ps(a.v, b.v, _CMP_LT_OQ), value.v)};
 }
+// A bit for each lane, the first one lowest: whether a >= b. Never where one is NaN.
+inline uint32_t lanes_not_below(VecF a, VecF b) {
+  return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a.v, b.v, _CMP_GE_OQ)));
+}
+// Stores these lanes one behind another; what follows them, up to kLanes in all, is overwritten.
+inline void store_lanes(float* p, VecF a, uint32_t lanes) {
+  alignas(32) float all[kLanes];
+  _mm256_store_ps(all, a.v);
+  for (; lanes != 0; lanes &= lanes - 1) *p++ = all[__builtin_ctz(lanes)];
+}
 inline VecF exp2_whole(VecF n) {
   __m256i e = _mm256_add_epi32(_mm256_cvtps_epi32(n.v), _mm256_set1_epi32(127));
   return {_mm256_castsi256_ps(_mm256_slli_epi32(e, 23))};

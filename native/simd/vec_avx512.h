@@ -30,6 +30,12 @@ inline VecF round_even(VecF a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO
 inline VecF zero_where_less(VecF value, VecF a, VecF b) {
   return {_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_NLT_UQ), value.v)};
 }
+// A bit for each lane, the first one lowest: whether a >= b. Never where one is NaN.
+inline uint32_t lanes_not_below(VecF a, VecF b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GE_OQ); }
+// Stores these lanes one behind another; what follows them, up to kLanes in all, is overwritten.
+inline void store_lanes(float* p, VecF a, uint32_t lanes) {
+  _mm512_storeu_ps(p, _mm512_maskz_compress_ps(static_cast<__mmask16>(lanes), a.v));
+}
 inline VecF exp2_whole(VecF n) {
   __m512i e = _mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(e, 23))};

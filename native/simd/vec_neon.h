@@ -33,6 +33,17 @@ inline VecF round_even(VecF a) { return {vrndnq_f32(a.v)}; }
 inline VecF zero_where_less(VecF value, VecF a, VecF b) {
   return {vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(value.v), vcltq_f32(a.v, b.v)))};
 }
+// A bit for each lane, the first one lowest: whether a >= b. Never where one is NaN.
+inline uint32_t lanes_not_below(VecF a, VecF b) {
+  const uint32x4_t bits = {1, 2, 4, 8};
+  return vaddvq_u32(vandq_u32(vcgeq_f32(a.v, b.v), bits));
+}
+// Stores these lanes one behind another; what follows them, up to kLanes in all, is overwritten.
+inline void store_lanes(float* p, VecF a, uint32_t lanes) {
+  float all[kLanes];
+  vst1q_f32(all, a.v);
+  for (; lanes != 0; lanes &= lanes - 1) *p++ = all[__builtin_ctz(lanes)];
+}
 inline VecF exp2_whole(VecF n) {
   int32x4_t e = vaddq_s32(vcvtnq_s32_f32(n.v), vdupq_n_s32(127));
   return {vreinterpretq_f32_s32(vshlq_n_s32(e, 23))};

@@ -29,6 +29,12 @@ inline VecF min(VecF a, VecF b) { return {a.v < b.v ? a.v : b.v}; }
 inline VecF fma(VecF a, VecF b, VecF c) { return {__builtin_fmaf(a.v, b.v, c.v)}; }
 inline VecF round_even(VecF a) { return {__builtin_nearbyintf(a.v)}; }
 inline VecF zero_where_less(VecF value, VecF a, VecF b) { return {a.v < b.v ? 0.0f : value.v}; }
+// A bit for each lane, the first one lowest: whether a >= b. Never where one is NaN.
+inline uint32_t lanes_not_below(VecF a, VecF b) { return a.v >= b.v ? 1u : 0u; }
+// Stores these lanes one behind another; what follows them, up to kLanes in all, is overwritten.
+inline void store_lanes(float* p, VecF a, uint32_t lanes) {
+  if (lanes != 0) *p = a.v;
+}
 
 // 2^n for whole n in [-126, 127].
 inline VecF exp2_whole(VecF n) {

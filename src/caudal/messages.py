@@ -95,7 +95,7 @@ class EngineStats(msgspec.Struct, frozen=True, tag="stats", kw_only=True):
 
 
 class EngineReady(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
-    """The model is loaded and the engine takes requests.
+    """The model is loaded and the engine takes requests. The defaults are those of an engine without a model.
 
     Attributes:
         weights_bytes: of all matrices.
@@ -104,16 +104,16 @@ class EngineReady(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
     """
 
     max_model_len: int
-    num_kv_blocks: int
-    weights_bytes: int
-    step_weights_bytes: int
-    macs_per_token: int
-    macs_per_logits: int
-    kv_bytes_per_token: int
-    kv_dtype: str
-    num_threads: int
-    isa: str
-    load_s: float
+    num_kv_blocks: int = 1
+    weights_bytes: int = 0
+    step_weights_bytes: int = 0
+    macs_per_token: int = 0
+    macs_per_logits: int = 0
+    kv_bytes_per_token: int = 0
+    kv_dtype: str = "none"
+    num_threads: int = 1
+    isa: str = "none"
+    load_s: float = 0.0
 
 
 class EngineFailed(msgspec.Struct, frozen=True, tag="failed", kw_only=True):

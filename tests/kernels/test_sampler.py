@@ -150,10 +150,19 @@ FLAT = {
     "all": {"temperature": 1.3, "top_k": 15_000, "top_p": 0.97, "min_p": 1e-4, "typical_p": 0.9},
     "top_p and typical_p": {"top_p": 0.9, "typical_p": 0.5},
 }
+
+
+def unlike_its_sample(random, shape, difference):
+    """Logits that differ where the native sampler looks to guess how far a draw will reach (16 of every 64)."""
+    return random.normal(0, 1, shape) + np.where(np.arange(shape[1]) % 64 < 16, difference, 0)
+
+
 SHAPES = {
     "normal": lambda random, n: random.normal(0, 1, n),
     "with ties": lambda random, n: np.round(random.normal(0, 1, n), 1),
     "two values": lambda random, n: random.integers(0, 2, n),
+    "likelier where it is sampled": lambda random, n: unlike_its_sample(random, n, 4),
+    "likelier where it is not sampled": lambda random, n: unlike_its_sample(random, n, -4),
     "all equal": lambda _, n: np.full(n, -7.25),
     "far from zero": lambda random, n: random.normal(3000, 1, n),
     "some banned": lambda random, n: np.where(random.random(n) < 0.3, -np.inf, random.normal(0, 1, n)),

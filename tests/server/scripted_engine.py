@@ -136,19 +136,7 @@ class ScriptedEngine:
         )
 
     def ready_info(self):
-        return EngineReady(
-            max_model_len=self.max_model_len,
-            num_kv_blocks=100,
-            weights_bytes=0,
-            step_weights_bytes=0,
-            macs_per_token=0,
-            macs_per_logits=0,
-            kv_bytes_per_token=1,
-            kv_dtype="f16",
-            num_threads=1,
-            isa="none",
-            load_s=0.0,
-        )
+        return EngineReady(max_model_len=self.max_model_len, num_kv_blocks=100)
 
 
 def _common(a, b):

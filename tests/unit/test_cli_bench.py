@@ -18,17 +18,7 @@ from caudal.config import EngineConfig  # noqa: E402
 from caudal.engine.load import load_engine  # noqa: E402
 
 FACTS = EngineReady(
-    max_model_len=1,
-    num_kv_blocks=1,
-    weights_bytes=1500,
-    step_weights_bytes=1000,
-    macs_per_token=700,
-    macs_per_logits=50,
-    kv_bytes_per_token=1,
-    kv_dtype="f16",
-    num_threads=1,
-    isa="none",
-    load_s=0.0,
+    max_model_len=1, weights_bytes=1500, step_weights_bytes=1000, macs_per_token=700, macs_per_logits=50
 )
 
 

@@ -282,45 +282,62 @@ void expect_equal(const std::string& what, int64_t found, int64_t expected) {
   }
 }
 
-// Histograms have the same bits everywhere, and hold every logit once; those beyond the range and NaN are apart.
+// Buckets have the same bits everywhere, whichever of them are filled at once; they and the tail hold every logit once,
+// and NaN weighs nothing.
 void check_histogram(const KernelTable& kernels, const KernelTable& oracle, int n) {
   const std::string isa = kernels.name;
   constexpr int kBuckets = 37;
+  constexpr float kPerLogit = 4.1f, kScale = 0.7f;
   std::vector<float> x = random_floats(static_cast<size_t>(n), 3.0f);
   float best = -INFINITY;
   for (float v : x) best = std::max(best, v);
   for (size_t i = 5; i < x.size(); i += 17) x[i] = i % 2 ? NAN : -INFINITY;
   struct Filled {
-    std::vector<double> masses = std::vector<double>(kBuckets + 1), moments = masses;
-    std::vector<int32_t> counts = std::vector<int32_t>(kBuckets + 1);
+    std::vector<double> masses = std::vector<double>(kBuckets), moments = masses;
+    std::vector<int32_t> counts = std::vector<int32_t>(kBuckets);
+    caudal::Tail tail{};
   };
-  const auto fill = [&](const KernelTable& table, bool moments, bool counts) {
+  const auto fill = [&](const KernelTable& table, bool moments, bool counts, const std::vector<int>& ends) {
     Filled f;
-    table.sampling.exp_histogram(
-        x.data(), n, 0.7f, best,
-        {4.1f, kBuckets, f.masses.data(), moments ? f.moments.data() : nullptr, counts ? f.counts.data() : nullptr});
-    f.masses.pop_back();  // of what is beyond nothing is said
-    f.moments.pop_back();
+    int first = 0;
+    for (int end : ends) {
+      f.tail = table.sampling.exp_histogram(x.data(), n, kScale, best,
+                                            {kPerLogit, first, end, f.masses.data(),
+                                             moments ? f.moments.data() : nullptr, counts ? f.counts.data() : nullptr});
+      first = end;
+    }
     return f;
   };
-  const Filled expected = fill(oracle, true, true);
-  for (int options = 0; options < 4; ++options) {
-    const Filled found = fill(kernels, options & 1, options & 2);
-    const Filled none;
-    expect_equal(isa + " histogram masses", found.masses == expected.masses, true);
-    expect_equal(isa + " histogram moments",
-                 found.moments == (options & 1 ? expected.moments : std::vector<double>(kBuckets)), true);
-    expect_equal(isa + " histogram counts", found.counts == (options & 2 ? expected.counts : none.counts), true);
+  const Filled expected = fill(oracle, true, true, {kBuckets}), none;
+  for (const std::vector<int>& ends : {std::vector{kBuckets}, std::vector{1, 2, 20, kBuckets}}) {
+    for (int options = 0; options < 4; ++options) {
+      const Filled found = fill(kernels, options & 1, options & 2, ends);
+      expect_equal(isa + " histogram masses", found.masses == expected.masses, true);
+      expect_equal(isa + " histogram moments", found.moments == (options & 1 ? expected : none).moments, true);
+      expect_equal(isa + " histogram counts", found.counts == (options & 2 ? expected : none).counts, true);
+    }
   }
-  int64_t all = 0;
-  for (int32_t count : expected.counts) all += count;
-  expect_equal(isa + " histogram's logits", all, n);
-  double sum = 0.0, in_buckets = 0.0;
-  for (float v : x) {
-    if ((best - v) * 4.1f < kBuckets) sum += std::exp(static_cast<double>(v - best) * 0.7);
+  for (int end : {1, 3, kBuckets}) {
+    double masses = 0.0, mass_behind = 0.0, moment_behind = 0.0;
+    int64_t count = 0;
+    for (float v : x) {
+      const double y = static_cast<double>(v - best) * static_cast<double>(kScale), weight = std::exp(y);
+      const bool is_inside = (best - v) * kPerLogit < static_cast<float>(end);
+      count += is_inside ? 1 : 0;
+      if (is_inside) masses += weight;
+      if (!is_inside && weight > 0.0) mass_behind += weight, moment_behind += weight * y;
+    }
+    const Filled found = fill(kernels, true, true, {end});
+    int64_t counted = 0;
+    double mass = 0.0;
+    for (int32_t c : found.counts) counted += c;
+    for (double m : found.masses) mass += m;
+    expect_equal(isa + " histogram's logits", counted, count);
+    expect_close(isa + " histogram's mass", {static_cast<float>(mass)}, {static_cast<float>(masses)}, 1e-5f);
+    expect_close(isa + " histogram's tail",
+                 {static_cast<float>(found.tail.mass), static_cast<float>(found.tail.moment)},
+                 {static_cast<float>(mass_behind), static_cast<float>(moment_behind)}, 1e-5f);
   }
-  for (double mass : expected.masses) in_buckets += mass;
-  expect_close(isa + " histogram's mass", {static_cast<float>(in_buckets)}, {static_cast<float>(sum)}, 1e-5f);
 }
 
 void check_searches(const KernelTable& kernels, int n) {

@@ -142,6 +142,7 @@ inline __mmask16 wide_cmp_ps_mask(WideFloats a, WideFloats b, int predicate) {
                                                                                 << 8);
   };
   if (predicate == _CMP_GT_OQ) return halves([](__m256 x, __m256 y) { return _mm256_cmp_ps(x, y, _CMP_GT_OQ); });
+  if (predicate == _CMP_GE_OQ) return halves([](__m256 x, __m256 y) { return _mm256_cmp_ps(x, y, _CMP_GE_OQ); });
   if (predicate == _CMP_NLT_UQ) return halves([](__m256 x, __m256 y) { return _mm256_cmp_ps(x, y, _CMP_NLT_UQ); });
   __builtin_trap();  // the kernels ask for no other
 }
@@ -151,6 +152,16 @@ inline WideFloats wide_maskz_mov_ps(__mmask16 mask, WideFloats v) {
   _mm256_store_ps(lanes + 8, v.hi);
   for (int i = 0; i < 16; ++i) lanes[i] = mask >> i & 1 ? lanes[i] : 0.0F;
   return {_mm256_load_ps(lanes), _mm256_load_ps(lanes + 8)};
+}
+inline WideFloats wide_maskz_compress_ps(__mmask16 mask, WideFloats v) {
+  alignas(32) float lanes[16], kept[16] = {};
+  _mm256_store_ps(lanes, v.lo);
+  _mm256_store_ps(lanes + 8, v.hi);
+  int count = 0;
+  for (int i = 0; i < 16; ++i) {
+    if (mask >> i & 1) kept[count++] = lanes[i];
+  }
+  return {_mm256_load_ps(kept), _mm256_load_ps(kept + 8)};
 }
 inline __m256 wide_castps512_ps256(WideFloats v) { return v.lo; }
 inline __m256 wide_extractf32x8_ps(WideFloats v, int) { return v.hi; }  // the kernels ask for half 1
@@ -213,6 +224,7 @@ inline void add_word_products(WideInts& acc, WideInts w, const int16_t* x) {
 #define _mm512_fnmadd_ps wide_fnmadd_ps
 #define _mm512_loadu_ps wide_loadu_ps
 #define _mm512_loadu_si512 wide_loadu_si512
+#define _mm512_maskz_compress_ps wide_maskz_compress_ps
 #define _mm512_maskz_mov_ps wide_maskz_mov_ps
 #define _mm512_max_epi32 wide_max_epi32
 #define _mm512_max_ps wide_max_ps
