@@ -10,7 +10,13 @@ FINISH_REASONS = ("stop", "length", "abort", "error")
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
-    """Ask for one continuation. `params.n` is 1 here: the client sends one request per answer."""
+    """Ask for one continuation. `params.n` is 1 here: the client sends one request per answer.
+
+    Attributes:
+        tenant: whose request it is; the scheduler is fair between tenants.
+        cache_salt: separates prefix caches.
+        grammar: what the answer must look like, as llguidance writes grammars; "" for anything.
+    """
 
     request_id: str
     prompt_token_ids: list[int]
@@ -19,6 +25,7 @@ class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
     tenant: str = ""
     priority: int = 0
     cache_salt: str = ""
+    grammar: str = ""
 
 
 class AbortRequest(msgspec.Struct, frozen=True, tag="abort", kw_only=True):

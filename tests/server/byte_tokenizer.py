@@ -11,13 +11,13 @@ BOS, EOS = 256, 257
 class ByteTokenizer:
     vocab_size = 260
     eos_token_ids = (EOS,)
+    chat_template_source = ""
 
     def encode(self, text, *, add_special_tokens=True, parse_special=False):  # noqa: ARG002 - bytes have no special text
         return [BOS] * add_special_tokens + list(text.encode())
 
     def encode_chat(self, messages, tools=None, *, add_generation_prompt=True, **variables):
-        assert not tools
-        text = ""
+        text = "".join(f"<tool>{tool['function']['name']}\n" for tool in tools or [])
         for message in messages:
             if "refuse-me" in message["content"]:
                 error = "the template refuses this conversation"
@@ -31,7 +31,7 @@ class ByteTokenizer:
         detokenizer = self.detokenizer((), skip_special_tokens=skip_special_tokens)
         return detokenizer.push(token_ids) + detokenizer.flush()
 
-    def detokenizer(self, prompt_token_ids, *, skip_special_tokens=True):
+    def detokenizer(self, prompt_token_ids, *, skip_special_tokens=True, shown=()):  # noqa: ARG002 - has no markers
         hidden = {BOS, EOS, 258, 259} if skip_special_tokens else set()
         return Detokenizer(
             {i: self.token_bytes(i) for i in range(self.vocab_size)}, hidden_ids=hidden, prompt_ids=prompt_token_ids

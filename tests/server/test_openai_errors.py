@@ -48,6 +48,18 @@ from caudal.server.settings import ServerSettings
         ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
         ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
         ({"stream_options": {"include_usage": 3}}, "stream_options"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": "always"}, "tool_choice"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice"),
+        (
+            {
+                "tools": [{"type": "function", "function": {"name": "f"}}],
+                "tool_choice": {"type": "function", "function": {"name": "g"}},
+            },
+            "tool_choice",
+        ),
+        ({"function_call": {"name": "f"}}, "function_call"),
     ],
 )
 async def test_wrong_values_name_the_field(http, fields, param):
@@ -59,9 +71,7 @@ async def test_wrong_values_name_the_field(http, fields, param):
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"modalities": ["text", "audio"]}, "modalities"),

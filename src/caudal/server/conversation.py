@@ -138,7 +138,7 @@ def cache_salt(call: Call, given: str | None) -> str:
     return hashlib.sha256(f"{call.tenant}\0{given or ''}".encode()).hexdigest()[:32]
 
 
-def new_answer(  # noqa: PLR0913 - what a request consists of
+def new_answer(
     request_id: str,
     prompt: list[int] | ChatPrompt,
     params: SamplingParams,
@@ -148,6 +148,7 @@ def new_answer(  # noqa: PLR0913 - what a request consists of
     priority: int | None = None,
     salt: str | None = None,
     include_stop: bool = False,
+    grammar: str = "",
 ) -> Answer:
     """Return an answer that is not begun yet: what the engine gets, and how what it says is read.
 
@@ -160,6 +161,7 @@ def new_answer(  # noqa: PLR0913 - what a request consists of
         priority: lower is sooner.
         salt: separates the prefix cache of requests with another one.
         include_stop: leave a stop string that ended the answer in its text.
+        grammar: see AddRequest.
     """
     token_ids = prompt.token_ids if isinstance(prompt, ChatPrompt) else prompt
     request = AddRequest(
@@ -170,11 +172,10 @@ def new_answer(  # noqa: PLR0913 - what a request consists of
         tenant=call.tenant,
         priority=priority or 0,
         cache_salt=cache_salt(call, salt),
+        grammar=grammar,
     )
     shown = prompt.format.markers if isinstance(prompt, ChatPrompt) else ()
-    detokenizer = model.tokenizer.detokenizer(
-        token_ids, skip_special_tokens=params.skip_special_tokens, shown=shown
-    )
+    detokenizer = model.tokenizer.detokenizer(token_ids, skip_special_tokens=params.skip_special_tokens, shown=shown)
     parser = prompt.parser() if isinstance(prompt, ChatPrompt) else None
     reader = AnswerReader(detokenizer, params, include_stop=include_stop, parser=parser)
     return Answer(request, reader, model.metrics.timer(len(token_ids)))

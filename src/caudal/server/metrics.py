@@ -39,15 +39,17 @@ class _EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield the gauges and counters of every engine."""
-        families: dict[str, Metric] = {}
+        families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
         for model_name, client in self.clients.items():
             for kind, name, text, value in _figures(client.stats):
                 family = families.setdefault(name, kind(name, text, labels=[_LABEL]))
-                family.add_metric([model_name], value)  # type: ignore[attr-defined]
+                family.add_metric([model_name], value)
             self._add_cache_info(model_name, client, families)
         yield from families.values()
 
-    def _add_cache_info(self, model_name: str, client: Engines, families: dict[str, Metric]) -> None:
+    def _add_cache_info(
+        self, model_name: str, client: Engines, families: dict[str, GaugeMetricFamily | CounterMetricFamily]
+    ) -> None:
         ready = client.ready
         if ready is None:
             return
@@ -58,10 +60,10 @@ class _EngineCollector(Collector):
         }
         name, text = "vllm:cache_config_info", "What the KV cache is made of; always 1."
         family = families.setdefault(name, GaugeMetricFamily(name, text, labels=[_LABEL, *info]))
-        family.add_metric([model_name, *info.values()], 1)  # type: ignore[attr-defined]
+        family.add_metric([model_name, *info.values()], 1)
 
 
-def _figures(stats: EngineStats) -> Iterator[tuple[type[Metric], str, str, float]]:
+def _figures(stats: EngineStats) -> Iterator[tuple[type[GaugeMetricFamily | CounterMetricFamily], str, str, float]]:
     usage = stats.kv_blocks_used / stats.kv_blocks_total if stats.kv_blocks_total else 0.0
     gauges = (
         ("vllm:num_requests_running", "Requests in the engine's batch.", stats.num_running),

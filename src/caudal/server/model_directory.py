@@ -61,9 +61,7 @@ class OneModel:
         metrics: where its requests are counted.
     """
 
-    def __init__(
-        self, client: Engines, tokenizer: ServedTokenizer, info: ServedModel, metrics: ServerMetrics
-    ) -> None:
+    def __init__(self, client: Engines, tokenizer: ServedTokenizer, info: ServedModel, metrics: ServerMetrics) -> None:
         self._tokenizing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tokenize")
         self._model = LoadedModel(
             client, tokenizer, info, metrics=metrics.watch(info.name, client), tokenizing=self._tokenizing

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 from starlette.responses import Response
@@ -49,8 +49,8 @@ class Problem:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-if TYPE_CHECKING:
-    ErrorShape = Callable[[Problem], bytes]  # the body, or the data of an error event, of one API
+ErrorShape: TypeAlias = "Callable[[Problem], bytes]"
+"""Writes the error body, or the data of an error event, of one API."""
 
 
 class HTTPProblem(CaudalError):
@@ -88,7 +88,9 @@ def describe_error(error: Exception) -> Problem:
     if isinstance(error, EngineUnavailable):
         return Problem(status=503, message=text, code="engine_unavailable", headers=_retry_after(error.retry_after_s))
     if isinstance(error, CaudalError):
-        return Problem(status=500, message=text, code="engine_dead" if isinstance(error, EngineDead) else "engine_error")
+        return Problem(
+            status=500, message=text, code="engine_dead" if isinstance(error, EngineDead) else "engine_error"
+        )
     log.error("a request failed in the server", exc_info=error)
     message = "the server failed while it worked on this request; the reason is in its log"
     return Problem(status=500, message=message, code="internal_error")

@@ -11,29 +11,27 @@ from caudal import __version__
 from caudal.errors import EngineUnavailable
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
-
-    from caudal.server.context import ServerContext
+    from caudal.server.call import Call
 
 
-async def health(request: Request, context: ServerContext) -> Response:  # noqa: ARG001 - every handler's shape
+async def health(call: Call) -> Response:
     """Answer 200 while requests are taken and steps make progress; 503 otherwise."""
-    if context.client.healthy:
+    if call.context.models.healthy:
         return JSONResponse({"status": "ok"})
     message = "the engine is not ready, or its steps make no progress"
     raise EngineUnavailable(message)
 
 
-async def metrics(request: Request, context: ServerContext) -> Response:  # noqa: ARG001 - the same
+async def metrics(call: Call) -> Response:
     """Return the metrics for Prometheus."""
-    return Response(context.metrics.exposition(), headers={"content-type": CONTENT_TYPE_LATEST})
+    return Response(call.context.metrics.exposition(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
-async def version(request: Request, context: ServerContext) -> Response:  # noqa: ARG001 - the same
+async def version(call: Call) -> Response:  # noqa: ARG001 - every handler's shape
     """Return Caudal's version."""
     return JSONResponse({"version": __version__})
 
 
-async def root(request: Request, context: ServerContext) -> Response:  # noqa: ARG001 - the same
+async def root(call: Call) -> Response:  # noqa: ARG001 - the same
     """Say that somebody is here; some clients look before they speak."""
     return PlainTextResponse("Caudal is running\n")

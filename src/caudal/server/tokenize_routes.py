@@ -8,16 +8,15 @@ import msgspec
 from starlette.responses import Response
 
 from caudal.errors import InvalidParameter
-from caudal.server.openai.chat import chat_prompt
-from caudal.server.openai.chat_protocol import CHAT_REFUSED, ChatMessage, ChatRequest
+from caudal.server.conversation import read_conversation
+from caudal.server.openai.chat_fields import conversation_of
+from caudal.server.openai.chat_protocol import CHAT_REFUSED, ChatMessage, ChatRequest, Tool
 from caudal.server.openai.sampling_fields import check_token_ids, refuse_unsupported
 from caudal.server.openai.token_labels import label
-from caudal.server.request_body import parse_body, read_body
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
-
-    from caudal.server.context import ServerContext
+    from caudal.server.call import Call
+    from caudal.server.loaded_model import LoadedModel
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,8 +29,8 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    # Known, and refused as the chat endpoint refuses them.
-    tools: Any = None
+    tools: list[Tool] | None = None
+    # Known, and refused as the chat endpoint refuses it.
     chat_template: Any = None
     return_token_strs: bool | None = None
 
@@ -63,18 +62,17 @@ _detokenize_decoder = msgspec.json.Decoder(DetokenizeRequest)
 _encode = msgspec.json.Encoder().encode
 
 
-async def tokenize(request: Request, context: ServerContext) -> Response:
+async def tokenize(call: Call) -> Response:
     """Return token ids."""
-    data = await read_body(request, context.settings.max_body_bytes)
-    body = parse_body(data, _tokenize_decoder)
-    context.check_model(body.model)
-    ids = await _token_ids(body, context, num_chars=len(data))
-    strings = [label(context.tokenizer.token_bytes(i)) for i in ids] if body.return_token_strs else None
-    answer = TokenizeResponse(count=len(ids), max_model_len=context.max_model_len, tokens=ids, token_strs=strings)
+    body = await call.body(_tokenize_decoder)
+    model = await call.model(body.model)
+    ids = await _token_ids(body, model, num_chars=call.num_bytes)
+    strings = [label(model.tokenizer.token_bytes(i)) for i in ids] if body.return_token_strs else None
+    answer = TokenizeResponse(count=len(ids), max_model_len=model.max_model_len, tokens=ids, token_strs=strings)
     return Response(_encode(answer), media_type="application/json")
 
 
-async def _token_ids(body: TokenizeRequest, context: ServerContext, *, num_chars: int) -> list[int]:
+async def _token_ids(body: TokenizeRequest, model: LoadedModel, *, num_chars: int) -> list[int]:
     if body.messages is not None:
         chat = ChatRequest(
             messages=body.messages,
@@ -85,23 +83,23 @@ async def _token_ids(body: TokenizeRequest, context: ServerContext, *, num_chars
             chat_template=body.chat_template,
         )
         refuse_unsupported(chat, CHAT_REFUSED)
-        return await chat_prompt(chat, context, num_chars=num_chars)
+        return (await read_conversation(conversation_of(chat), model, num_chars=num_chars)).token_ids
     prompt = body.prompt
     if prompt is None:
         message = "neither prompt nor messages is given; expected one of them"
         raise InvalidParameter(message, parameter="prompt")
     special = body.add_special_tokens is not False
-    return await context.tokenize(
-        lambda: context.tokenizer.encode(prompt, add_special_tokens=special, parse_special=True), num_chars
+    return await model.tokenize(
+        lambda: model.tokenizer.encode(prompt, add_special_tokens=special, parse_special=True), num_chars
     )
 
 
-async def detokenize(request: Request, context: ServerContext) -> Response:
+async def detokenize(call: Call) -> Response:
     """Return the text of token ids, control tokens included."""
-    body = parse_body(await read_body(request, context.settings.max_body_bytes), _detokenize_decoder)
-    context.check_model(body.model)
-    check_token_ids(body.tokens, context.tokenizer, "tokens")
-    text = await context.tokenize(
-        lambda: context.tokenizer.decode(body.tokens, skip_special_tokens=False), len(body.tokens)
+    body = await call.body(_detokenize_decoder)
+    model = await call.model(body.model)
+    check_token_ids(body.tokens, model.tokenizer, "tokens")
+    text = await model.tokenize(
+        lambda: model.tokenizer.decode(body.tokens, skip_special_tokens=False), len(body.tokens)
     )
     return Response(_encode(DetokenizeResponse(prompt=text)), media_type="application/json")

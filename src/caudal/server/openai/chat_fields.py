@@ -13,7 +13,7 @@ from caudal.server.openai.chat_protocol import NamedFunction, NamedTool, ToolFun
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from caudal.server.openai.chat_protocol import ChatMessage, ChatRequest, Tool
+    from caudal.server.openai.chat_protocol import ChatMessage, ChatRequest
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 MAX_TOOLS = 1024
@@ -63,9 +63,7 @@ def _functions(body: ChatRequest) -> list[ToolFunction]:
 def tool_of(function: ToolFunction) -> dict[str, Any]:
     """Return a function as Conversation has it."""
     if not _TOOL_NAME.fullmatch(function.name):
-        message = (
-            f"tools has a function named {function.name[:64]!r}; expected 1 to 256 letters, digits, and any of _ . : / -"
-        )
+        message = f"tools has a function named {function.name[:64]!r}; expected 1 to 256 letters, digits, and any of _ . : / -"
         raise InvalidParameter(message, parameter="tools")
     tool: dict[str, Any] = {"name": function.name}
     if function.description is not None:
@@ -83,7 +81,9 @@ def tool_choice_of(body: ChatRequest, tools: Sequence[dict[str, Any]]) -> ToolCh
     if isinstance(given, NamedTool):
         given = given.function
         if given is None:
-            message = "tool_choice is an object without a function; expected {'type': 'function', 'function': {'name': ...}}"
+            message = (
+                "tool_choice is an object without a function; expected {'type': 'function', 'function': {'name': ...}}"
+            )
             raise InvalidParameter(message, parameter=field)
     if isinstance(given, NamedFunction):
         return checked_choice(ToolChoice(mode="required", name=given.name), tools, field)

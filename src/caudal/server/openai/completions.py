@@ -12,15 +12,16 @@ from msgspec import UNSET, UnsetType
 
 from caudal.errors import InvalidParameter
 from caudal.server.answer_reader import Piece
-from caudal.server.generation_response import GenerationResponse, by_answer
-from caudal.server.openai.chat import FINGERPRINT
+from caudal.server.answer_writer import EVENT_STREAM, PING, by_answer, sse
+from caudal.server.conversation import new_answer
+from caudal.server.generation_response import GenerationResponse
+from caudal.server.openai.chat import DONE, FINGERPRINT
 from caudal.server.openai.completion_protocol import (
     Completion,
     CompletionChoice,
     CompletionLogprobs,
     CompletionRequest,
 )
-from caudal.server.openai.new_answer import new_answer
 from caudal.server.openai.sampling_fields import (
     check_request_fields,
     check_token_ids,
@@ -30,16 +31,17 @@ from caudal.server.openai.sampling_fields import (
 )
 from caudal.server.openai.token_labels import finite, label, prompt_logprob_maps
 from caudal.server.openai.usage import Usage, UsageCount, wants_usage
-from caudal.server.request_body import parse_body, read_body
+from caudal.server.problems import openai_shape
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
     from starlette.responses import Response
 
     from caudal.messages import TokenLogprobs
     from caudal.sampling_params import SamplingParams
     from caudal.server.answers import Answer
-    from caudal.server.context import ServerContext
+    from caudal.server.call import Call
+    from caudal.server.loaded_model import LoadedModel
+    from caudal.server.problems import Problem
     from caudal.server.tokenizer_port import ServedTokenizer
 
 DEFAULT_MAX_TOKENS = 16
@@ -55,36 +57,30 @@ class Prompt:
     token_ids: list[int]
 
 
-async def completions(request: Request, context: ServerContext) -> Response:
+async def completions(call: Call) -> Response:
     """Continue one or more prompts."""
-    body = parse_body(await read_body(request, context.settings.max_body_bytes), _decoder)
-    context.check_model(body.model)
+    body = await call.body(_decoder)
+    model = await call.model(body.model)
     refuse_unsupported(body, ("suffix",))
     check_request_fields(body)
-    prompts = await read_prompts(body, context)
-    params = _params(body, context)
+    prompts = await read_prompts(body, model, most=call.settings.max_open_requests)
+    params = _params(body, model)
     id_ = f"cmpl-{secrets.token_hex(16)}"
     answers = [
-        _answer(f"{id_}-{p * params.n + i}", prompt, choice_params(params, i), body, context)
+        _answer(f"{id_}-{p * params.n + i}", prompt, choice_params(params, i), body, call, model)
         for p, prompt in enumerate(prompts)
         for i in range(params.n)
     ]
-    return GenerationResponse(
-        client=context.client,
-        answers=answers,
-        writer=CompletionWriter(id_, body, context, prompts, n=params.n),
-        stream=bool(body.stream),
-        admission=context.admission,
-        settings=context.settings,
-    )
+    writer = CompletionWriter(id_, body, model, prompts, n=params.n)
+    return GenerationResponse(call, model, answers=answers, writer=writer, stream=bool(body.stream))
 
 
-def _params(body: CompletionRequest, context: ServerContext) -> SamplingParams:
+def _params(body: CompletionRequest, model: LoadedModel) -> SamplingParams:
     """Return the parameters of every answer. Scoring (max_tokens 0) generates a token that nobody sees."""
     max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
     if scores_only(body):
         max_tokens = 1
-    params = sampling_params(body, context.tokenizer, max_tokens=max_tokens, logprobs=body.logprobs)
+    params = sampling_params(body, model.tokenizer, max_tokens=max_tokens, logprobs=body.logprobs)
     if body.echo and body.logprobs is not None:
         wanted = max(body.logprobs, params.prompt_logprobs or 0)
         params = msgspec.structs.replace(params, prompt_logprobs=wanted)
@@ -97,15 +93,23 @@ def scores_only(body: CompletionRequest) -> bool:
 
 
 def _answer(
-    request_id: str, prompt: Prompt, params: SamplingParams, body: CompletionRequest, context: ServerContext
+    request_id: str, prompt: Prompt, params: SamplingParams, body: CompletionRequest, call: Call, model: LoadedModel
 ) -> Answer:
-    room = context.room_for_answer(prompt.token_ids, params.max_tokens, "prompt")
-    params = msgspec.structs.replace(params, max_tokens=room)
-    return new_answer(request_id, prompt.token_ids, params, body, context)
+    room = model.room_for_answer(prompt.token_ids, params.max_tokens, "prompt")
+    return new_answer(
+        request_id,
+        prompt.token_ids,
+        msgspec.structs.replace(params, max_tokens=room),
+        call=call,
+        model=model,
+        priority=body.priority,
+        salt=body.cache_salt,
+        include_stop=bool(body.include_stop_str_in_output),
+    )
 
 
-async def read_prompts(body: CompletionRequest, context: ServerContext) -> list[Prompt]:
-    """Return the prompts with their token ids.
+async def read_prompts(body: CompletionRequest, model: LoadedModel, *, most: int) -> list[Prompt]:
+    """Return the prompts with their token ids, at most so many.
 
     Raises:
         InvalidParameter: no prompt, a mixture of ids and texts, or an id outside the vocabulary.
@@ -120,12 +124,12 @@ async def read_prompts(body: CompletionRequest, context: ServerContext) -> list[
         if not prompts or len(prompts) != len(given):
             message = "prompt is empty or mixes token ids with texts; expected a text, token ids, or a list of either"
             raise InvalidParameter(message, parameter="prompt")
-    if len(prompts) > context.settings.max_open_requests:
-        message = f"prompt has {len(prompts)} prompts; expected at most {context.settings.max_open_requests}"
+    if len(prompts) > most:
+        message = f"prompt has {len(prompts)} prompts; expected at most {most}"
         raise InvalidParameter(message, parameter="prompt")
     special = body.add_special_tokens is not False
-    return await context.tokenize(
-        lambda: [_read_prompt(prompt, context.tokenizer, special=special, echo=bool(body.echo)) for prompt in prompts],
+    return await model.tokenize(
+        lambda: [_read_prompt(prompt, model.tokenizer, special=special, echo=bool(body.echo)) for prompt in prompts],
         sum(map(len, prompts)),
     )
 
@@ -140,13 +144,13 @@ def _read_prompt(prompt: str | list[int], tokenizer: ServedTokenizer, *, special
 class CompletionWriter:
     """Pieces in the shapes of this endpoint. Answer i belongs to prompt i // n."""
 
-    def __init__(
-        self, id_: str, body: CompletionRequest, context: ServerContext, prompts: list[Prompt], *, n: int
-    ) -> None:
+    stream_type = EVENT_STREAM
+
+    def __init__(self, id_: str, body: CompletionRequest, model: LoadedModel, prompts: list[Prompt], *, n: int) -> None:
         self._id = id_
         self._created = int(time.time())
-        self._model = body.model or context.model.name
-        self._tokenizer = context.tokenizer
+        self._model = body.model or model.name
+        self._tokenizer = model.tokenizer
         self._prompts = prompts
         self._n = n
         self._echo = bool(body.echo)
@@ -157,20 +161,32 @@ class CompletionWriter:
         self._include_usage, self._continuous_usage = wants_usage(body.stream_options if body.stream else None)
         self._begun = [False] * (len(prompts) * n)
 
-    def events(self, index: int, piece: Piece) -> list[bytes]:
+    def begin(self) -> bytes:
+        """Return nothing."""
+        return b""
+
+    def events(self, index: int, piece: Piece) -> bytes:
         """Return the chunks of a piece; an echoed prompt comes with the first."""
         choice = self._choice(index, [piece], first=not self._begun[index])
         self._begun[index] = True
         if not (choice.text or choice.finish_reason or (choice.logprobs and choice.logprobs.tokens)):
-            return []
+            return b""
         usage: Usage | UnsetType | None = UNSET
         if self._include_usage:
             usage = self._counts.usage() if self._continuous_usage else None
-        return [self._encode([choice], usage)]
+        return sse(self._encode([choice], usage))
 
-    def last_events(self) -> list[bytes]:
-        """Return the usage chunk, if it was asked for."""
-        return [self._encode([], self._counts.usage())] if self._include_usage else []
+    def end(self) -> bytes:
+        """Return the usage chunk, if it was asked for, and the end."""
+        return (sse(self._encode([], self._counts.usage())) if self._include_usage else b"") + DONE
+
+    def failure(self, problem: Problem) -> bytes:
+        """Return an error event; the stream ends without [DONE]."""
+        return sse(openai_shape(problem), "error")
+
+    def ping(self) -> bytes:
+        """Return a comment."""
+        return PING
 
     def body(self, pieces: list[tuple[int, Piece]]) -> bytes:
         """Return the whole completion."""

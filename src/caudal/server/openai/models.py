@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 from starlette.responses import Response
 
-if TYPE_CHECKING:
-    from starlette.requests import Request
+from caudal.server.model_directory import unknown_model
 
+if TYPE_CHECKING:
+    from caudal.server.call import Call
     from caudal.server.context import ServerContext
+    from caudal.server.settings import ServedModel
 
 _encode = msgspec.json.Encoder().encode
 
@@ -35,24 +37,30 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     data: list[ModelCard]
 
 
-def _card(context: ServerContext, name: str) -> ModelCard:
+def card_of(context: ServerContext, model: ServedModel, name: str) -> ModelCard:
+    """Return what is told of a model under one of its names. The context of a model is known once it is loaded."""
+    loaded = next((each for each in context.models.loaded() if each.name == model.name), None)
+    max_model_len = None if loaded is None else loaded.max_model_len
     return ModelCard(
-        id=name,
-        created=context.model.created,
-        root=context.model.name,
-        max_model_len=context.max_model_len,
-        context_length=context.max_model_len,
+        id=name, created=model.created, root=model.name, max_model_len=max_model_len, context_length=max_model_len
     )
 
 
-async def list_models(request: Request, context: ServerContext) -> Response:  # noqa: ARG001 - every handler's shape
+async def list_models(call: Call) -> Response:
     """List what is served."""
-    cards = [_card(context, name) for name in (context.model.name, *context.model.aliases)]
+    cards = [
+        card_of(call.context, model, name)
+        for model in call.context.models.served()
+        for name in (model.name, *model.aliases)
+    ]
     return Response(_encode(ModelList(data=cards)), media_type="application/json")
 
 
-async def get_model(request: Request, context: ServerContext) -> Response:
+async def get_model(call: Call) -> Response:
     """Describe one model; its id may have slashes."""
-    name = request.path_params["model_id"]
-    context.check_model(name)
-    return Response(_encode(_card(context, name)), media_type="application/json")
+    name = call.request.path_params["model_id"]
+    served = call.context.models.served()
+    model = next((each for each in served if each.answers_to(name)), None)
+    if model is None:
+        raise unknown_model(name, served)
+    return Response(_encode(card_of(call.context, model, name)), media_type="application/json")
