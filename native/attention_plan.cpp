@@ -12,7 +12,7 @@ constexpr int kQueriesPerChunk = 32;
 constexpr int kTasksPerThread = 8;
 
 int64_t work_of(const Step& step, const QueryChunk& chunk) {
-  return int64_t{chunk.num_queries} * (step.positions[chunk.first_token] + chunk.num_queries);
+  return int64_t{chunk.num_queries} * (step.last_seen(chunk.row, chunk.first_token, chunk.num_queries) + 1);
 }
 
 }  // namespace
@@ -23,7 +23,7 @@ void plan_attention(Step& step, int num_kv_heads, int num_threads, size_t num_re
   for (int r = 0; r < step.num_rows; ++r) {
     for (int t = step.query_starts[r]; t < step.query_starts[r + 1]; t += kQueriesPerChunk) {
       const int count = std::min(kQueriesPerChunk, step.query_starts[r + 1] - t);
-      const int num_parts = (step.positions[t] + count - 1) / kPartTokens + 1;
+      const int num_parts = step.last_seen(r, t, count) / kPartTokens + 1;
       whole.push_back({r, t, count, 0, num_parts, num_parts, -1});
       total += work_of(step, whole.back());
     }

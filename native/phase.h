@@ -57,9 +57,14 @@ struct Step {
   std::vector<const int32_t*> block_tables;  // per KV group, [num_rows][table_widths[g]]
   std::vector<int> table_widths;
   std::vector<const int32_t*> slots;  // per KV group, [num_tokens]
+  bool is_causal = true;              // false: every query sees its whole sequence
   std::vector<QueryChunk> chunks;
   std::vector<PartMerge> merges;  // in order of token
 
+  // The last position that a chunk of queries, which begins with this token, sees.
+  int last_seen(int row, int first_token, int num_queries) const {
+    return is_causal ? positions[first_token] + num_queries - 1 : context_lens[row] - 1;
+  }
   int rows_of(Domain domain) const { return domain == Domain::tokens ? num_tokens : num_logits; }
 };
 

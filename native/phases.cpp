@@ -9,9 +9,30 @@ namespace caudal {
 void EmbeddingPhase::work(const Step& step, int begin, int end, ThreadScratch&) const {
   for (int t = begin; t < end; ++t) {
     float* row = out->row(t);
-    kernels->matmul.dequantize_row(matrix, step.token_ids[t], scale, row);
+    kernels->matmul.dequantize_row(matrix, index_of(step, t), scale, row);
     std::fill(row + out->width, row + out->stride, 0.0f);
   }
+}
+
+int EmbeddingPhase::index_of(const Step& step, int token) const {
+  switch (source) {
+    case EmbeddingSource::tokens:
+      return step.token_ids[token];
+    case EmbeddingSource::positions:
+      return step.positions[token];
+    case EmbeddingSource::first_row:
+      break;
+  }
+  return 0;
+}
+
+void LayerNormPhase::work(const Step&, int begin, int end, ThreadScratch&) const {
+  for (int t = begin; t < end; ++t)
+    kernels->elementwise.layer_norm(x->row(t), weight, bias, out->row(t), x->width, eps);
+}
+
+void ActivatePhase::work(const Step&, int begin, int end, ThreadScratch&) const {
+  for (int t = begin; t < end; ++t) kernels->elementwise.activate(x->row(t), out->row(t), out->stride, activation);
 }
 
 void RmsNormPhase::work(const Step&, int begin, int end, ThreadScratch&) const {
@@ -96,7 +117,8 @@ void AttentionPhase::work(const Step& step, int begin, int end, ThreadScratch& s
     args.q_stride = static_cast<size_t>(q->stride);
     args.out_stride = static_cast<size_t>(out->stride);
     args.num_heads = num_heads;
-    args.first_position = step.positions[chunk.first_token];
+    args.first_position = step.last_seen(chunk.row, chunk.first_token, 1);
+    args.position_step = step.is_causal ? 1 : 0;
     args.num_queries = chunk.num_queries;
     args.kv_head = task % pages.num_kv_heads;
     args.scale = scale;

@@ -8,12 +8,41 @@
 
 namespace caudal {
 
+// Which row of a table a token gets.
+enum class EmbeddingSource { tokens, positions, first_row };
+
 struct EmbeddingPhase final : Phase {
   const KernelTable* kernels;
   PackedView matrix;
+  EmbeddingSource source;
   float scale;
   const Value* out;
   bool by_rows() const override { return true; }
+  void work(const Step&, int begin, int end, ThreadScratch&) const override;
+
+ private:
+  int index_of(const Step& step, int token) const;
+};
+
+struct LayerNormPhase final : Phase {
+  const KernelTable* kernels;
+  const Value* x;
+  const Value* out;
+  const float* weight;
+  const float* bias;
+  float eps;
+  bool by_rows() const override { return true; }
+  Domain domain() const override { return x->domain; }
+  void work(const Step&, int begin, int end, ThreadScratch&) const override;
+};
+
+struct ActivatePhase final : Phase {
+  const KernelTable* kernels;
+  const Value* x;
+  const Value* out;
+  GluActivation activation;
+  bool by_rows() const override { return true; }
+  Domain domain() const override { return x->domain; }
   void work(const Step&, int begin, int end, ThreadScratch&) const override;
 };
 

@@ -57,12 +57,14 @@ void Program::expect_width(int index, int width, const char* what) const {
   }
 }
 
-int Program::embedding(const PackedView& matrix, float scale) {
+int Program::embedding(const PackedView& matrix, EmbeddingSource source, float scale) {
   int out = make_value(matrix.cols, Domain::tokens);
-  vocabulary_ = matrix.rows;
+  if (source == EmbeddingSource::tokens) vocabulary_ = matrix.rows;
+  if (source == EmbeddingSource::positions) num_positions_ = matrix.rows;
   auto& phase = append<EmbeddingPhase>({}, {out});
   phase.kernels = &kernels_;
   phase.matrix = matrix;
+  phase.source = source;
   phase.scale = scale;
   phase.out = &value(out);
   return out;
@@ -128,6 +130,18 @@ int Program::rms_norm(int x, const float* weight, int group, float eps) {
   return out;
 }
 
+int Program::layer_norm(int x, const float* weight, const float* bias, float eps) {
+  int out = make_value(value(x).width, value(x).domain);
+  auto& phase = append<LayerNormPhase>({x}, {out});
+  phase.kernels = &kernels_;
+  phase.x = &value(x);
+  phase.out = &value(out);
+  phase.weight = weight;
+  phase.bias = bias;
+  phase.eps = eps;
+  return out;
+}
+
 int Program::rope(int x, const RopeTable* table, int head_size) {
   if (head_size < 1 || table->rotary > head_size || value(x).width % head_size != 0) {
     throw std::invalid_argument("rope: " + std::to_string(table->rotary) + " rotary dims, heads of " +
@@ -163,6 +177,9 @@ int Program::attention(int q, int k, int v, const AttentionShape& shape) {
   expect_width(k, pages.num_kv_heads * pages.head_size, "attention k");
   expect_width(v, pages.num_kv_heads * pages.head_size, "attention v");
   if (shape.num_heads % pages.num_kv_heads != 0) throw std::invalid_argument("attention: heads do not divide");
+  if (!shape.is_causal && shape.window != 0) throw std::invalid_argument("attention: a window that is not causal");
+  if (!kv_uses_.empty() && shape.is_causal != is_causal_) throw std::invalid_argument("attention: causal and not");
+  is_causal_ = shape.is_causal;
   auto& write = append<KVWritePhase>({k, v}, {});
   write.kernels = &kernels_;
   write.k = &value(k);
@@ -203,6 +220,16 @@ int Program::glu(int gate, int up, GluActivation activation) {
   phase.kernels = &kernels_;
   phase.gate = &value(gate);
   phase.up = &value(up);
+  phase.out = &value(out);
+  phase.activation = activation;
+  return out;
+}
+
+int Program::activate(int x, GluActivation activation) {
+  int out = make_value(value(x).width, value(x).domain);
+  auto& phase = append<ActivatePhase>({x}, {out});
+  phase.kernels = &kernels_;
+  phase.x = &value(x);
   phase.out = &value(out);
   phase.activation = activation;
   return out;
@@ -389,6 +416,7 @@ class Program::StepJob final : public Job {
 const float* Program::run(Step& step) {
   if (logits_ < 0) throw std::logic_error("run before finish");
   step.number = ++num_runs_;
+  step.is_causal = is_causal_;
   plan_attention(step, min_kv_heads_, pool_.size(), part_results_.num_slots);
   StepJob job(*this, step);
   pool_.run(job);

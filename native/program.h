@@ -27,6 +27,7 @@ struct AttentionShape {
   float scale;
   float softcap;  // 0 is off
   int window;     // 0 is unlimited
+  bool is_causal;
 };
 
 class Program {
@@ -36,12 +37,14 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
-  int embedding(const PackedView& matrix, float scale);
+  int embedding(const PackedView& matrix, EmbeddingSource source, float scale);
   std::vector<int> linear(const std::vector<PackedView>& matrices, const std::vector<const float*>& biases, int x);
   int rms_norm(int x, const float* weight, int group, float eps);
+  int layer_norm(int x, const float* weight, const float* bias, float eps);
   int rope(int x, const RopeTable* table, int head_size);
   int attention(int q, int k, int v, const AttentionShape& shape);
   int glu(int gate, int up, GluActivation activation);
+  int activate(int x, GluActivation activation);
   int add(int x, int y);
   int softcap(int x, float cap);
   int logit_rows(int x);
@@ -92,6 +95,8 @@ class Program {
   int logits_ = -1;
   int maxima_at_ = 0;
   int vocabulary_ = 0;
+  int num_positions_ = 0;  // that a table has rows for; 0: no table of positions
+  bool is_causal_ = true;
   std::vector<std::unique_ptr<Value>> values_;
   std::vector<std::unique_ptr<Phase>> phases_;
   std::vector<int> phase_elems_;  // that a phase writes for a row

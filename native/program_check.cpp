@@ -54,6 +54,16 @@ void Program::check(const Step& step) const {
     refuse("expected block tables and slots for " + std::to_string(cache_.num_groups()) + " KV groups");
   }
   for (const auto& [group, window] : kv_uses_) check_pages(step, group, window);
+  for (int r = 0; r < step.num_rows; ++r) {
+    const int num_tokens = step.query_starts[r + 1] - step.query_starts[r];
+    if (!is_causal_ && num_tokens != step.context_lens[r]) {
+      refuse("row " + std::to_string(r) + " is a part of its sequence, which must come whole");
+    }
+    if (num_positions_ > 0 && step.context_lens[r] > num_positions_) {
+      refuse("row " + std::to_string(r) + " has " + std::to_string(step.context_lens[r]) + " tokens; the model has " +
+             std::to_string(num_positions_) + " positions");
+    }
+  }
 }
 
 void Program::check_pages(const Step& step, int group, int window) const {

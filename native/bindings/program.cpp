@@ -34,6 +34,13 @@ GluActivation glu_activation(const std::string& name) {
   throw std::invalid_argument("glu: unknown activation \"" + name + "\"; known: silu, gelu_tanh, gelu");
 }
 
+EmbeddingSource embedding_source(const std::string& name) {
+  if (name == "tokens") return EmbeddingSource::tokens;
+  if (name == "positions") return EmbeddingSource::positions;
+  if (name == "first row") return EmbeddingSource::first_row;
+  throw std::invalid_argument("embedding: unknown source \"" + name + "\"; known: tokens, positions, first row");
+}
+
 KVType kv_type(const std::string& name) {
   if (name == "f16") return KVType::f16;
   if (name == "f32") return KVType::f32;
@@ -74,6 +81,13 @@ std::vector<int> add_linear(Program& program, const std::vector<const PackedMatr
 int add_rms_norm(Program& program, int x, const Vector* weight, int group, float eps) {
   check_vector(weight, static_cast<size_t>(group), "rms_norm weight");
   return program.rms_norm(x, weight ? weight->data() : nullptr, group, eps);
+}
+
+int add_layer_norm(Program& program, int x, const Vector& weight, const Vector& bias, float eps) {
+  const auto width = static_cast<size_t>(program.width(x));
+  check_vector(&weight, width, "layer_norm weight");
+  check_vector(&bias, width, "layer_norm bias");
+  return program.layer_norm(x, weight.data(), bias.data(), eps);
 }
 
 nb::ndarray<nb::numpy, float, nb::ndim<2>> run(Program& program, Array1<int32_t> token_ids, Array1<int32_t> positions,
@@ -158,24 +172,32 @@ void bind_step(nb::module_& m) {
           nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>())
       .def(
           "embedding",
-          [](Program& p, const PackedMatrix& matrix, float scale) { return p.embedding(matrix.view(), scale); },
-          nb::arg("matrix"), nb::arg("scale"), nb::keep_alive<1, 2>())
+          [](Program& p, const PackedMatrix& matrix, const std::string& source, float scale) {
+            return p.embedding(matrix.view(), embedding_source(source), scale);
+          },
+          nb::arg("matrix"), nb::arg("source"), nb::arg("scale"), nb::keep_alive<1, 2>())
       .def("linear", &add_linear, nb::arg("matrices"), nb::arg("biases").none(), nb::arg("x"))
       .def("rms_norm", &add_rms_norm, nb::arg("x"), nb::arg("weight").none(), nb::arg("group"), nb::arg("eps"))
+      .def("layer_norm", &add_layer_norm, nb::arg("x"), nb::arg("weight"), nb::arg("bias"), nb::arg("eps"))
       .def("rope", &Program::rope, nb::arg("x"), nb::arg("table"), nb::arg("head_size"))
       .def(
           "attention",
-          [](Program& p, int q, int k, int v, int layer, int num_heads, float scale, float softcap, int window) {
-            return p.attention(q, k, v, AttentionShape{layer, num_heads, scale, softcap, window});
+          [](Program& p, int q, int k, int v, int layer, int num_heads, float scale, float softcap, int window,
+             bool is_causal) {
+            return p.attention(q, k, v, AttentionShape{layer, num_heads, scale, softcap, window, is_causal});
           },
           nb::arg("q"), nb::arg("k"), nb::arg("v"), nb::arg("layer"), nb::arg("num_heads"), nb::arg("scale"),
-          nb::arg("softcap"), nb::arg("window"))
+          nb::arg("softcap"), nb::arg("window"), nb::arg("is_causal"))
       .def(
           "glu",
           [](Program& p, int gate, int up, const std::string& activation) {
             return p.glu(gate, up, glu_activation(activation));
           },
           nb::arg("gate"), nb::arg("up"), nb::arg("activation"))
+      .def(
+          "activate",
+          [](Program& p, int x, const std::string& activation) { return p.activate(x, glu_activation(activation)); },
+          nb::arg("x"), nb::arg("activation"))
       .def("add", &Program::add, nb::arg("x"), nb::arg("y"))
       .def("softcap", &Program::softcap, nb::arg("x"), nb::arg("cap"))
       .def("logit_rows", &Program::logit_rows, nb::arg("x"))

@@ -57,6 +57,7 @@ struct AttentionArgs {
   size_t out_stride;
   int num_heads;
   int first_position;  // position of the first query
+  int position_step;   // from one query to the next: 1, or 0 where all of them see the same tokens
   int num_queries;
   int kv_head;  // the KV head to attend with; query heads of its group are computed
   float scale;

@@ -382,7 +382,7 @@ void load_queries(const AttentionArgs& a, int count, Tile& tile) {
   for (int c = 0; c < count; ++c) {
     int query = (tile.first_column + c) / group, head = a.kv_head * group + (tile.first_column + c) % group;
     const float* q = a.q + query * a.q_stride + static_cast<size_t>(head) * a.pages.head_size;
-    tile.position[c] = a.first_position + query;
+    tile.position[c] = a.first_position + query * a.position_step;
     for (int i = 0; i < a.pages.head_size; ++i) tile.q[i * count + c] = q[i] * a.scale;
   }
 }

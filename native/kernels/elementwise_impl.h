@@ -29,6 +29,26 @@ void rms_norm(const float* x, const float* weight, float* out, int n, int group,
   }
 }
 
+// A fixed order for every width: 16 partial sums, column i in the i % 16th, then pairs of neighbours.
+template <class Fn>
+inline float sum_of_columns(int width, const Fn& fn) {
+  float sums[16] = {};
+  for (int i = 0; i < width; ++i) sums[i % 16] += fn(i);
+  for (int step = 1; step < 16; step *= 2) {
+    for (int i = 0; i < 16; i += 2 * step) sums[i] += sums[i + step];
+  }
+  return sums[0];
+}
+
+void layer_norm(const float* x, const float* weight, const float* bias, float* out, int width, float eps) {
+  const auto n = static_cast<float>(width);
+  const float mean = sum_of_columns(width, [&](int i) { return x[i]; }) / n;
+  const float variance = sum_of_columns(width, [&](int i) { return (x[i] - mean) * (x[i] - mean); }) / n;
+  const float scale = 1.0f / __builtin_sqrtf(variance + eps);
+  for (int i = 0; i < width; ++i) out[i] = (x[i] - mean) * scale * weight[i] + bias[i];
+  for (int i = width; i % 16 != 0; ++i) out[i] = 0.0f;
+}
+
 inline void rotate_halves(float* x, const float* cos, const float* sin, int half) {
   for (int i = 0; i < half; i += kLanes) {
     VecF a = load(x + i), b = load(x + half + i), c = load(cos + i), s = load(sin + i);
@@ -87,6 +107,20 @@ void glu(const float* gate, const float* up, float* out, int n, GluActivation ac
   }
 }
 
+void activate(const float* x, float* out, int n, GluActivation activation) {
+  switch (activation) {
+    case GluActivation::silu:
+      for (int i = 0; i < n; i += kLanes) store(out + i, silu(load(x + i)));
+      return;
+    case GluActivation::gelu_tanh:
+      for (int i = 0; i < n; i += kLanes) store(out + i, gelu_tanh(load(x + i)));
+      return;
+    case GluActivation::gelu:
+      for (int i = 0; i < n; ++i) out[i] = 0.5f * x[i] * (1.0f + __builtin_erff(x[i] * 0.70710678f));
+      return;
+  }
+}
+
 void add_rows(const float* x, const float* y, float* out, int n) {
   for (int i = 0; i < n; i += kLanes) store(out + i, add(load(x + i), load(y + i)));
 }
@@ -101,7 +135,7 @@ void softcap(const float* x, float* out, int n, float cap) {
   }
 }
 
-constexpr ElementwiseKernels kElementwiseKernels{rms_norm, rope, glu, add_rows, softcap};
+constexpr ElementwiseKernels kElementwiseKernels{rms_norm, layer_norm, rope, glu, activate, add_rows, softcap};
 
 }  // namespace
 }  // namespace caudal

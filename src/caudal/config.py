@@ -14,6 +14,8 @@ KV_CACHE_DTYPES = ("auto", "f16", "int8")
 ENVIRONMENT = ("CAUDAL_ISA", "CAUDAL_THREADS", "CAUDAL_CACHE_DIR", "CAUDAL_TEST_MODELS")
 
 
+BACKENDS = ("cpu", "reference")
+POOLINGS = ("cls", "mean", "last")
 _AT_LEAST_ONE = (
     "max_model_len",
     "max_num_seqs",
@@ -48,6 +50,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         pack_cache: folder that keeps weights as the CPU kernels read them, so that the next start maps them instead of
             packing them; it takes as much disk as the model. "auto" is packed/ in the cache directory.
         backend: "cpu" (native kernels) or "reference" (numpy).
+        pooling: make embeddings with this model: "cls", "mean" or "last" says which row stands for a text. None does
+            what the model was made for.
     """
 
     model_path: str
@@ -65,18 +69,19 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     exact: bool = False
     pack_cache: str | None = None
     backend: str = "cpu"
+    pooling: str | None = None
 
     def __post_init__(self) -> None:
         """Raise ConfigError if a value makes no sense."""
+        for name, known in (("backend", BACKENDS), ("pooling", (None, *POOLINGS))):
+            if getattr(self, name) not in known:
+                expected = " or ".join(repr(value) for value in known if value is not None)
+                message = f"{name} is {getattr(self, name)!r}; expected {expected}"
+                raise ConfigError(message)
         if self.block_size not in (16, 32):
             message = f"block_size is {self.block_size}; expected 16 or 32"
             raise ConfigError(message)
-        if self.num_speculative_tokens < 0:
-            message = f"num_speculative_tokens is {self.num_speculative_tokens}; expected at least 0"
-            raise ConfigError(message)
-        if self.backend not in ("cpu", "reference"):
-            message = f"backend is {self.backend!r}; expected 'cpu' or 'reference'"
-            raise ConfigError(message)
+        self._check_ranges()
         if self.pack_cache is not None and self.backend != "cpu":
             message = f"pack_cache is for backend 'cpu'; the backend is {self.backend!r}, which packs nothing"
             raise ConfigError(message)
@@ -84,19 +89,24 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             expected = " or ".join(", ".join(map(repr, KV_CACHE_DTYPES)).rsplit(", ", 1))
             message = f"kv_cache_dtype is {self.kv_cache_dtype!r}; expected {expected}"
             raise ConfigError(message)
-        for name in _AT_LEAST_ONE:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                message = f"{name} is {value}; expected at least 1"
-                raise ConfigError(message)
-        if not 0 <= self.prefill_per_decode < math.inf:
-            message = f"prefill_per_decode is {self.prefill_per_decode}; expected a number from 0 (no limit) up"
-            raise ConfigError(message)
         if self.max_num_seqs > self.max_num_batched_tokens:
             message = (
                 f"max_num_seqs is {self.max_num_seqs} but max_num_batched_tokens is {self.max_num_batched_tokens}; "
                 "every running sequence needs a token in each step, so lower the first or raise the second"
             )
+            raise ConfigError(message)
+
+    def _check_ranges(self) -> None:
+        for name in _AT_LEAST_ONE:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                message = f"{name} is {value}; expected at least 1"
+                raise ConfigError(message)
+        if self.num_speculative_tokens < 0:
+            message = f"num_speculative_tokens is {self.num_speculative_tokens}; expected at least 0"
+            raise ConfigError(message)
+        if not 0 <= self.prefill_per_decode < math.inf:
+            message = f"prefill_per_decode is {self.prefill_per_decode}; expected a number from 0 (no limit) up"
             raise ConfigError(message)
 
 

@@ -12,18 +12,20 @@ import msgspec
 
 from caudal.checkpoint import open_checkpoint
 from caudal.config import EngineConfig
+from caudal.engine.engine import Engine
 from caudal.engine.load import load_engine_from
-from caudal.errors import CaudalError, EngineDead, EngineUnavailable, Overloaded
+from caudal.errors import CaudalError, EngineDead, EngineUnavailable, InvalidParameter, Overloaded
 from caudal.hub.resolve import resolve
 from caudal.messages import AddRequest
 from caudal.sampling_params import SamplingParams
 from caudal.tokenizer.from_gguf import load_tokenizer
 from caudal.tokenizer.stop_strings import StopMatcher
+from caudal.vectors import normalized
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from caudal.engine.engine import Engine
+    from caudal.engine.pooling_engine import PoolingEngine
     from caudal.messages import TokenLogprobs, Update
     from caudal.tokenizer.tokenizer import Tokenizer
 
@@ -162,7 +164,7 @@ class LLM:
         config = EngineConfig(model_path=str(path), **({"prefill_per_decode": 0} | options))
         with open_checkpoint(path) as checkpoint:
             self.tokenizer: Tokenizer = load_tokenizer(checkpoint.metadata, path=path)
-            self.engine: Engine = load_engine_from(checkpoint, config)
+            self.engine: Engine | PoolingEngine = load_engine_from(checkpoint, config)
         self._ids = itertools.count()
         self._open: dict[str, _OpenRequest] = {}
         self._is_closed = False
@@ -208,6 +210,9 @@ class LLM:
         if self._is_closed:
             message = "this LLM is closed; make a new one"
             raise EngineUnavailable(message)
+        if not isinstance(self.engine, Engine):
+            message = "this model makes embeddings and writes no text; use embed()"
+            raise InvalidParameter(message, parameter="model")
         self.engine.add_request(request)
         opened = self._open[request.request_id] = _OpenRequest(_Answer(self.tokenizer, request))
         return opened
@@ -290,6 +295,43 @@ class LLM:
     ) -> Completion:
         """Return the answer to a conversation."""
         return self.generate([self.tokenizer.encode_chat(messages, **template)], params)[0]
+
+    def embed(self, texts: Prompt | Sequence[Prompt], *, normalize: bool = True) -> list[list[float]]:
+        """Return a vector for each text; of a reranker's model its scores, which are not to be normalized.
+
+        Args:
+            texts: texts or lists of token ids.
+            normalize: bring each vector to length 1.
+
+        Raises:
+            InvalidParameter: the model writes text; see EngineConfig.pooling.
+            EngineDead: the engine failed while it served the request.
+        """
+        if self.engine.ready_info().task == "generate":
+            message = "this model writes text; LLM(model, pooling='mean') makes embeddings with it all the same"
+            raise InvalidParameter(message, parameter="pooling")
+        requests = [self._request(text, SamplingParams(max_tokens=1)) for text in _as_list(texts)]
+        waiting, vectors = deque(requests), dict[str, list[float]]()
+        try:
+            while len(vectors) < len(requests):
+                self._fill_queue(waiting)
+                for update in self.engine.step():
+                    if update.embedding is None:
+                        raise EngineDead(update.error or "the engine failed this text; see its log")
+                    vectors[update.request_id] = update.embedding
+        finally:
+            for request in requests:
+                self.engine.abort(request.request_id)
+        found = [vectors[request.request_id] for request in requests]
+        return [normalized(vector) for vector in found] if normalize else found
+
+    def _fill_queue(self, waiting: deque[AddRequest]) -> None:
+        while waiting:
+            try:
+                self.engine.add_request(waiting[0])
+            except Overloaded:
+                return
+            waiting.popleft()
 
     def _request(self, prompt: Prompt, params: SamplingParams) -> AddRequest:
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)

@@ -60,6 +60,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
         error_kind: the class name in caudal.errors when the engine refused the request; None when it failed.
         error_parameter: the parameter that a refusal is about.
         prompt_logprobs: once, before or with the first token; None for the first prompt token.
+        embedding: of a text that an embedding model has read, or its scores.
     """
 
     request_id: str
@@ -72,6 +73,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     error_kind: str | None = None
     error_parameter: str | None = None
+    embedding: list[float] | None = None
 
 
 class Updates(msgspec.Struct, frozen=True, tag="updates", kw_only=True):
@@ -105,12 +107,14 @@ class EngineReady(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
     """The model is loaded and the engine takes requests. The defaults are those of an engine without a model.
 
     Attributes:
+        task: what it does with a request: "generate" text, "embed" one, or "score" a pair of them.
         weights_bytes: of all matrices.
         step_weights_bytes: of those that every step reads whole.
         macs_per_token, macs_per_logits: products with weights, of a token in all layers and in the head.
     """
 
     max_model_len: int
+    task: str = "generate"
     num_kv_blocks: int = 1
     weights_bytes: int = 0
     step_weights_bytes: int = 0

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Array = Any
 Activation = Literal["silu", "gelu_tanh", "gelu"]
+EmbeddingSource = Literal["tokens", "positions", "first row"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class AttentionSpec:
         scale: multiplies q.k before the softcap and the softmax.
         softcap: cap * tanh(score / cap), or None.
         window: a query at p sees keys in (p - window, p]; None sees all before it.
+        is_causal: False sees the whole sequence, which then comes in one step; there is no window.
     """
 
     layer: int
@@ -82,6 +84,7 @@ class AttentionSpec:
     scale: float
     softcap: float | None = None
     window: int | None = None
+    is_causal: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +195,8 @@ class Backend(Protocol):
 
     # In a forward pass. `batch` is what compile hands to forward.
 
-    def embedding(self, matrix: Array, batch: Any, scale: float = 1.0) -> Array:
-        """Rows of the matrix for the step's token ids, times scale: [T, D]."""
+    def embedding(self, matrix: Array, batch: Any, scale: float = 1.0, source: EmbeddingSource = "tokens") -> Array:
+        """Rows of the matrix for the step's token ids, for their positions, or its first row; times scale: [T, D]."""
 
     def linear(self, group: Array, x: Array) -> tuple[Array, ...]:
         """x @ W.T + b for every part of the group."""
@@ -201,14 +204,20 @@ class Backend(Protocol):
     def rms_norm(self, x: Array, weight: Array | None, eps: float, group_size: int | None = None) -> Array:
         """x / sqrt(mean(x^2) + eps) * weight over each group of `group_size` columns (a head), or the whole row."""
 
+    def layer_norm(self, x: Array, weight: Array, bias: Array, eps: float) -> Array:
+        """(x - mean(x)) / sqrt(variance(x) + eps) * weight + bias over each row."""
+
     def rope(self, x: Array, table: Array, batch: Any, head_size: int) -> Array:
         """Rotate every head of x by its token's position."""
 
     def attention(self, q: Array, k: Array, v: Array, batch: Any, spec: AttentionSpec) -> Array:
-        """Write k and v to the cache at the step's slots, then attend causally: [T, H*d]."""
+        """Write k and v to the cache at the step's slots, then attend: [T, H*d]."""
 
     def glu(self, gate: Array, up: Array, activation: Activation) -> Array:
         """activation(gate) * up."""
+
+    def activate(self, x: Array, activation: Activation) -> Array:
+        """activation(x)."""
 
     def add(self, x: Array, y: Array) -> Array:
         """x + y."""

@@ -22,7 +22,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from caudal.backends.base import Activation, AttentionSpec, KVLayer, RopeSpec, SampleOutput, SamplingBatch
+    from caudal.backends.base import (
+        Activation,
+        AttentionSpec,
+        EmbeddingSource,
+        KVLayer,
+        RopeSpec,
+        SampleOutput,
+        SamplingBatch,
+    )
     from caudal.checkpoint.tensor import Tensor
     from caudal.engine.step_batch import StepBatch
 
@@ -111,9 +119,12 @@ class ReferenceBackend:
 
         return step
 
-    def embedding(self, matrix: F32, batch: Step, scale: float = 1.0) -> F32:
+    def embedding(self, matrix: F32, batch: Step, scale: float = 1.0, source: EmbeddingSource = "tokens") -> F32:
         """Return rows of the matrix, scaled: [T, D]."""
-        return matrix[batch.batch.token_ids] * np.float32(scale)
+        ids = batch.batch.token_ids
+        rows = {"tokens": ids, "positions": batch.batch.positions, "first row": np.zeros_like(ids)}[source]
+        result: F32 = matrix[rows] * np.float32(scale)
+        return result
 
     def linear(self, group: LinearGroup, x: F32) -> tuple[F32, ...]:
         """Return x @ W.T + b of every part."""
@@ -125,6 +136,13 @@ class ReferenceBackend:
         mean_square = np.mean(grouped * grouped, axis=-1, keepdims=True)
         normed = grouped / np.sqrt(mean_square + np.float32(eps))
         result: F32 = (normed if weight is None else normed * weight).reshape(x.shape)
+        return result
+
+    def layer_norm(self, x: F32, weight: F32, bias: F32, eps: float) -> F32:
+        """Normalise each row by its mean and variance."""
+        centred = x - x.mean(axis=-1, keepdims=True)
+        variance = np.mean(centred * centred, axis=-1, keepdims=True)
+        result: F32 = centred / np.sqrt(variance + np.float32(eps)) * weight + bias
         return result
 
     def rope(self, x: F32, table: RopeTable, batch: Step, head_size: int) -> F32:
@@ -162,13 +180,17 @@ class ReferenceBackend:
             blocks, offsets = np.divmod(seen, step.block_size)
             assert (table[row, blocks] >= 0).all(), "a visible key's block is missing from the block table"
             slots = table[row, blocks] * step.block_size + offsets
-            mask_TS = _visible(positions, seen, spec.window)
+            mask_TS = _visible(positions, seen, spec.window) | (not spec.is_causal)
             out[tokens] = _attend(q_THd[tokens], keys[slots], values[slots], mask_TS, spec)
         return out.reshape(len(q), -1)
 
     def glu(self, gate: F32, up: F32, activation: Activation) -> F32:
         """Return activation(gate) * up."""
         return _activate(gate, activation) * up
+
+    def activate(self, x: F32, activation: Activation) -> F32:
+        """Return activation(x)."""
+        return _activate(x, activation)
 
     def add(self, x: F32, y: F32) -> F32:
         """Return x + y."""

@@ -13,11 +13,12 @@ from caudal.backends.cpu.machine_limits import MachineLimits
 from caudal.cli.options import ModelFirst, engine_options, is_a_terminal, json_option, model_option
 from caudal.cli.progress import CLEAR_LINE, loading
 from caudal.cli.speed_tests import BATCH_LEN, SpeedTest, batch_test, generation_test, prompt_test
+from caudal.engine.engine import Engine
+from caudal.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from caudal.engine.engine import Engine
     from caudal.messages import EngineReady
 
 
@@ -163,6 +164,9 @@ def command(
         llm = load(options)
     with llm:
         facts = llm.engine.ready_info()
+        if not isinstance(llm.engine, Engine):
+            message = f"{model} makes embeddings; `caudal bench` measures models that write text"
+            raise ConfigError(message)
         if not as_json:
             exact = ", exact" if options["exact"] else ""
             click.echo(f"{model}: {facts.num_threads} threads, {facts.isa}, KV cache {facts.kv_dtype}{exact}")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from caudal.cli.options import ModelFirst, chain, engine_options, model_option, option, speculation_option
-from caudal.config import EngineConfig, check_environment
+from caudal.config import POOLINGS, EngineConfig, check_environment
 from caudal.errors import ConfigError
 from caudal.hub.resolve import resolve
 from caudal.server.settings import ServedModel, ServerSettings
@@ -26,6 +26,8 @@ capacity_options = chain(
     option(EngineConfig, "block_size", "--block-size", type=int, help="Tokens in a KV cache block: 16 or 32."),
     option(EngineConfig, "kv_cache_bytes", "--kv-cache-bytes", type=int, none="planned from free memory",
            help="Address space for the KV cache; memory is touched as it is used."),
+    option(EngineConfig, "pooling", "--pooling", type=click.Choice(POOLINGS), none="what the model was made for",
+           help="Make embeddings with the model; says which row stands for a text."),
     option(EngineConfig, "enable_prefix_caching", "--enable-prefix-caching/--no-enable-prefix-caching",
            help="Reuse the KV cache of a common beginning."),
 )

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from caudal.config import EngineConfig
     from caudal.engine.step_batch import StepBatch
     from caudal.models.decoder import Decoder
+    from caudal.models.encoder import Encoder
 
 # What a product of attention costs, in products with weights. Measured with SmolLM2 and Qwen2.5 on AVX-512.
 ATTENTION_COST = 3
@@ -29,7 +30,7 @@ class Runner:
         context_per_token: tokens of context whose attention takes as long as the rest of a token; 0 if none sees all.
     """
 
-    def __init__(self, model: Decoder, backend: Backend, config: EngineConfig, max_model_len: int) -> None:
+    def __init__(self, model: Decoder | Encoder, backend: Backend, config: EngineConfig, max_model_len: int) -> None:
         spec = model.spec
         layers = spec.kv_layers()
         demands = tuple(

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from caudal.models.linears import optional_vector, place, take_fused, take_linear
+from caudal.models.score_head import ScoreHead, take_score_head
 
+if TYPE_CHECKING:
     from caudal.backends.base import Array, Backend
-    from caudal.checkpoint.tensor import Tensor
     from caudal.checkpoint.weights import Weights
     from caudal.models.spec import DecoderSpec
 
@@ -23,8 +23,14 @@ if TYPE_CHECKING:
 class Decoder:
     """A decoder-only transformer on one backend.
 
-    Attributes:
+    Args:
         spec: what it is made of.
+        weights: cursor at the root of its tensors.
+        backend: where they go.
+        pooled: leave the head out; the forward pass gives the hidden rows that are asked for, or their scores.
+
+    Attributes:
+        spec: see above.
         lookup_bytes: weights of which a step reads single rows: an embedding table that is not the head as well.
 
     Raises:
@@ -33,7 +39,7 @@ class Decoder:
         UnusedTensors: the checkpoint holds tensors that this decoder has no place for.
     """
 
-    def __init__(self, spec: DecoderSpec, weights: Weights, backend: Backend) -> None:
+    def __init__(self, spec: DecoderSpec, weights: Weights, backend: Backend, *, pooled: bool = False) -> None:
         self.spec = spec
         self._ops = backend
         embedding = weights.take("token_embd.weight", (spec.vocab_size, spec.hidden_size))
@@ -47,19 +53,32 @@ class Decoder:
         )
         self._norm = backend.vector(weights.take("output_norm.weight", (spec.hidden_size,)))
         head = weights.take_optional("output.weight", embedding.shape)
-        self.lookup_bytes = 0 if head is None else embedding_bytes
-        head_matrix = self._embedding if head is None else backend.matrix(head)
         head_bias = weights.take_optional("output.bias", (spec.vocab_size,))
-        self._head = backend.linear_group([(head_matrix, None if head_bias is None else backend.vector(head_bias))])
+        self.lookup_bytes = 0 if head is None and not pooled else embedding_bytes
+        self._score: ScoreHead | None = take_score_head(weights, spec.hidden_size, backend) if pooled else None
+        self._head = None
+        if not pooled:
+            matrix = self._embedding if head is None else backend.matrix(head)
+            self._head = backend.linear_group([(matrix, None if head_bias is None else backend.vector(head_bias))])
         weights.finish()
 
+    @property
+    def scores(self) -> bool:
+        """Whether the rows are scores: the model is a reranker or a classifier."""
+        return self._score is not None
+
     def forward(self, batch: Any) -> Array:
-        """Run one step; `batch` is what the backend's compile hands over. Returns logits [L, V]."""
+        """Run one step; `batch` is what the backend's compile hands over.
+
+        Returns logits [L, V]; of a pooled model hidden rows [L, D] or scores [L, labels].
+        """
         spec, ops = self.spec, self._ops
         x_TD = ops.embedding(self._embedding, batch, spec.embed_scale)
         for layer in self._layers:
             x_TD = layer(x_TD, batch)
         x_LD = ops.rms_norm(ops.logit_rows(x_TD, batch), self._norm, spec.norm_eps)
+        if self._head is None:
+            return x_LD if self._score is None else self._score(x_LD)
         (logits_LV,) = ops.linear(self._head, x_LD)
         return logits_LV if spec.final_softcap is None else ops.softcap(logits_LV, spec.final_softcap)
 
@@ -76,10 +95,10 @@ class _Layer:
                 weights.take(names[0], ())  # raises MissingTensor
         self._attention_norm = ops.vector(weights.take("attn_norm.weight", (width,)))
         self._attention = _Attention(spec, index, weights, ops, rope)
-        self._post_attention_norm = _optional_vector(weights, "post_attention_norm.weight", width, ops)
+        self._post_attention_norm = optional_vector(weights, "post_attention_norm.weight", width, ops)
         self._ffn_norm = ops.vector(weights.take("ffn_norm.weight", (width,)))
         self._ffn = _FeedForward(spec, index, weights, ops)
-        self._post_ffn_norm = _optional_vector(weights, "post_ffw_norm.weight", width, ops)
+        self._post_ffn_norm = optional_vector(weights, "post_ffw_norm.weight", width, ops)
 
     def __call__(self, x_TD: Array, batch: Any) -> Array:
         ops, eps = self._ops, self._eps
@@ -104,14 +123,14 @@ class _Attention:
         layer = spec.layers[index]
         q_size, kv_size = layer.num_heads * layer.head_size, layer.num_kv_heads * layer.head_size
         if weights.has("attn_qkv.weight"):
-            parts = _take_fused(weights, "attn_qkv", (q_size, kv_size, kv_size), spec.hidden_size)
+            parts = take_fused(weights, "attn_qkv", (q_size, kv_size, kv_size), spec.hidden_size)
         else:
             sizes = {"attn_q": q_size, "attn_k": kv_size, "attn_v": kv_size}
-            parts = [_take_linear(weights, name, size, spec.hidden_size) for name, size in sizes.items()]
-        self._qkv = _place(parts, ops)
-        self._q_norm = _optional_vector(weights, "attn_q_norm.weight", layer.head_size, ops)
-        self._k_norm = _optional_vector(weights, "attn_k_norm.weight", layer.head_size, ops)
-        self._output = _place([_take_linear(weights, "attn_output", spec.hidden_size, q_size)], ops)
+            parts = [take_linear(weights, name, size, spec.hidden_size) for name, size in sizes.items()]
+        self._qkv = place(parts, ops)
+        self._q_norm = optional_vector(weights, "attn_q_norm.weight", layer.head_size, ops)
+        self._k_norm = optional_vector(weights, "attn_k_norm.weight", layer.head_size, ops)
+        self._output = place([take_linear(weights, "attn_output", spec.hidden_size, q_size)], ops)
 
     def __call__(self, x_TD: Array, batch: Any) -> Array:
         ops, spec = self._ops, self._spec
@@ -135,46 +154,14 @@ class _FeedForward:
         self._activation = spec.activation
         width, size = spec.hidden_size, spec.layers[index].ffn_size
         if weights.has("ffn_gate.weight"):
-            parts = [_take_linear(weights, name, size, width) for name in ("ffn_gate", "ffn_up")]
+            parts = [take_linear(weights, name, size, width) for name in ("ffn_gate", "ffn_up")]
         else:
-            parts = _take_fused(weights, "ffn_up", (size, size), width)
-        self._gate_up = _place(parts, ops)
-        self._down = _place([_take_linear(weights, "ffn_down", width, size)], ops)
+            parts = take_fused(weights, "ffn_up", (size, size), width)
+        self._gate_up = place(parts, ops)
+        self._down = place([take_linear(weights, "ffn_down", width, size)], ops)
 
     def __call__(self, x_TD: Array) -> Array:
         ops = self._ops
         gate_TF, up_TF = ops.linear(self._gate_up, x_TD)
         (y_TD,) = ops.linear(self._down, ops.glu(gate_TF, up_TF, self._activation))
         return y_TD
-
-
-def _take_linear(weights: Weights, name: str, out_size: int, in_size: int) -> tuple[Tensor, Tensor | None]:
-    """Take a projection's matrix and, if there is one, its bias."""
-    return weights.take(f"{name}.weight", (out_size, in_size)), weights.take_optional(f"{name}.bias", (out_size,))
-
-
-def _take_fused(
-    weights: Weights, name: str, out_sizes: Sequence[int], in_size: int
-) -> list[tuple[Tensor, Tensor | None]]:
-    """Take projections that are stored as the rows of one matrix, one after another."""
-    matrix, bias = _take_linear(weights, name, sum(out_sizes), in_size)
-    parts: list[tuple[Tensor, Tensor | None]] = []
-    start = 0
-    for size in out_sizes:
-        stop = start + size
-        parts.append((matrix.rows(start, stop), None if bias is None else bias.elements(start, stop)))
-        start = stop
-    return parts
-
-
-def _place(parts: Sequence[tuple[Tensor, Tensor | None]], ops: Backend) -> Array:
-    """Place projections of one input on the backend, as a group."""
-    return ops.linear_group(
-        [(ops.matrix(matrix), None if bias is None else ops.vector(bias)) for matrix, bias in parts]
-    )
-
-
-def _optional_vector(weights: Weights, name: str, size: int, ops: Backend) -> Array | None:
-    """Place a vector that need not be there."""
-    tensor = weights.take_optional(name, (size,))
-    return None if tensor is None else ops.vector(tensor)

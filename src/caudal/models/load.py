@@ -4,31 +4,54 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from caudal.checkpoint.reader import MetadataReader
 from caudal.checkpoint.weights import Weights
 from caudal.errors import ConfigError
 from caudal.models.decoder import Decoder
+from caudal.models.encoder import Encoder
+from caudal.models.encoder_from_gguf import is_encoder, read_encoder_spec, read_pooling
+from caudal.models.encoder_spec import EncoderSpec
 from caudal.models.from_gguf import read_spec
 
 if TYPE_CHECKING:
     from caudal.backends.base import Backend
     from caudal.checkpoint.gguf_file import GGUFFile
+    from caudal.models.encoder_spec import Pooling
 
 
-def load_model(checkpoint: GGUFFile, backend: Backend, max_model_len: int | None = None) -> Decoder:
+def load_model(
+    checkpoint: GGUFFile, backend: Backend, max_model_len: int | None = None, *, pooling: Pooling | None = None
+) -> Decoder | Encoder:
     """Read the spec, place every weight on the backend and check that none is left over.
 
     Args:
         checkpoint: an open file; its tensors are views of it, and a backend may keep some.
         backend: where the weights go.
         max_model_len: tokens that a sequence may have; the model's context length if None.
+        pooling: for embeddings of a model that was not made for them. See pooling_of.
 
     Raises:
         UnsupportedArchitecture, MissingTensor, UnusedTensors, CheckpointError: the file is not one of ours or lies.
         ConfigError: max_model_len is more than the model's context length.
     """
     weights = Weights(checkpoint.tensors, checkpoint.path)
-    spec = read_spec(checkpoint, weights, max_model_len)
+    encodes = is_encoder(checkpoint)
+    spec = read_encoder_spec(checkpoint, weights) if encodes else read_spec(checkpoint, weights, max_model_len)
     if max_model_len is not None and max_model_len > spec.context_length:
         message = f"max_model_len is {max_model_len}; the model was made for {spec.context_length}; lower it"
         raise ConfigError(message)
-    return Decoder(spec, weights, backend)
+    if isinstance(spec, EncoderSpec):
+        return Encoder(spec, weights, backend)
+    return Decoder(spec, weights, backend, pooled=pooling_of(checkpoint, pooling) is not None)
+
+
+def pooling_of(checkpoint: GGUFFile, asked: Pooling | None) -> Pooling | None:
+    """Return how a model's rows become one vector: as asked, or as the file says. None: the model writes text."""
+    return asked or read_pooling(checkpoint)
+
+
+def context_length_of(checkpoint: GGUFFile) -> int:
+    """Return the tokens that the model was made for. Raises CheckpointError if the file does not say."""
+    keys = MetadataReader(checkpoint.metadata, path=checkpoint.path)
+    name = keys.str("general.architecture")
+    return MetadataReader(checkpoint.metadata, name, path=checkpoint.path).int("context_length")

@@ -33,6 +33,7 @@ class Piece:
         num_cached_tokens: prompt tokens that came from the prefix cache.
         finish_reason: "stop" or "length" in the last piece.
         stop_reason: the stop string or the stop token id that ended the answer; None for the model's own end.
+        embedding: of a text that an embedding model has read, or its scores.
     """
 
     text: str = ""
@@ -44,6 +45,16 @@ class Piece:
     num_cached_tokens: int = 0
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    embedding: list[float] | None = None
+
+
+def raise_failure(update: Update) -> None:
+    """Raise what an update says went wrong: EngineUnavailable if somebody else ended the request, or CaudalError."""
+    if update.finish_reason == "error":
+        raise CaudalError(update.error or "the engine failed this request; see its log")
+    if update.finish_reason == "abort":
+        message = "the request was ended from the server's side; try again"
+        raise EngineUnavailable(message)
 
 
 class AnswerReader:
@@ -88,11 +99,7 @@ class AnswerReader:
         return piece
 
     def _read(self, update: Update) -> Piece:
-        if update.finish_reason == "error":
-            raise CaudalError(update.error or "the engine failed this request; see its log")
-        if update.finish_reason == "abort":
-            message = "the request was ended from the server's side; try again"
-            raise EngineUnavailable(message)
+        raise_failure(update)
         piece = Piece(prompt_logprobs=update.prompt_logprobs, num_cached_tokens=update.num_cached_tokens)
         token_ids = update.token_ids
         ends_text = update.stop_token_id is not None and token_ids[-1:] == [update.stop_token_id]

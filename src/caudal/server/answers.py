@@ -6,15 +6,22 @@ import asyncio
 import time
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from caudal.engine.engine_client import Engines
-    from caudal.messages import AddRequest
-    from caudal.server.answer_reader import AnswerReader, Piece
+    from caudal.messages import AddRequest, Update
+    from caudal.server.answer_reader import Piece
     from caudal.server.metrics import AnswerTimer
+
+
+class UpdateReader(Protocol):
+    """Reads the updates of one request; see AnswerReader."""
+
+    def push(self, update: Update) -> Piece:
+        """Return what an update adds, or raise what went wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +29,7 @@ class Answer:
     """One engine request and how it is read."""
 
     request: AddRequest
-    reader: AnswerReader
+    reader: UpdateReader
     timer: AnswerTimer
 
 

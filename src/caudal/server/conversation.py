@@ -138,7 +138,7 @@ def cache_salt(call: Call, given: str | None) -> str:
     return hashlib.sha256(f"{call.tenant}\0{given or ''}".encode()).hexdigest()[:32]
 
 
-def new_answer(
+def new_answer(  # noqa: PLR0913 - what one request consists of
     request_id: str,
     prompt: list[int] | ChatPrompt,
     params: SamplingParams,
@@ -163,6 +163,7 @@ def new_answer(
         include_stop: leave a stop string that ended the answer in its text.
         grammar: see AddRequest.
     """
+    model.require("generate")
     token_ids = prompt.token_ids if isinstance(prompt, ChatPrompt) else prompt
     request = AddRequest(
         request_id=request_id,

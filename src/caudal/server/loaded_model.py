@@ -56,6 +56,29 @@ class LoadedModel:
         """Longest prompt plus answer; None while no engine is ready."""
         return None if self.client.ready is None else self.client.ready.max_model_len
 
+    @property
+    def task(self) -> str:
+        """What the model does with a request: "generate", "embed" or "score"."""
+        return "generate" if self.client.ready is None else self.client.ready.task
+
+    def require(self, task: str) -> None:
+        """Raise InvalidParameter if the model does something else with a request."""
+        if self.task == task:
+            return
+        able = {"generate": "writes text", "embed": "makes embeddings", "score": "scores pairs of texts"}
+        message = f"the model {self.name!r} {able[self.task]}; this route needs one that {able[task]}"
+        raise InvalidParameter(message, parameter="model")
+
+    def check_reads(self, num_tokens: int, parameter: str) -> None:
+        """Raise PromptTooLong if a text has more tokens than the model reads."""
+        limit = self.max_model_len
+        if limit is not None and num_tokens > limit:
+            message = (
+                f"This model's maximum context length is {limit} tokens. However, a text has {num_tokens} tokens. "
+                "Cut it into smaller ones."
+            )
+            raise PromptTooLong(message, parameter=parameter)
+
     async def tokenize(self, work: Callable[[], Result], num_chars: int) -> Result:
         """Run tokenizer work: here if it is short, else on the thread for it."""
         if num_chars < LONG_TEXT_CHARS:

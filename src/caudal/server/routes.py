@@ -12,8 +12,10 @@ from starlette.routing import Route
 from caudal.server.call import Endpoint
 from caudal.server.openai.chat import chat_completions
 from caudal.server.openai.completions import completions
+from caudal.server.openai.embeddings import embeddings
 from caudal.server.openai.models import get_model, list_models
 from caudal.server.problems import openai_shape
+from caudal.server.rerank_routes import rerank
 from caudal.server.status_routes import health, metrics, root, version
 from caudal.server.tokenize_routes import detokenize, tokenize
 
@@ -42,6 +44,9 @@ def both(*rows: Row) -> tuple[Row, ...]:
 OPENAI: tuple[Row, ...] = both(
     ("POST", "/chat/completions", chat_completions),
     ("POST", "/completions", completions),
+    ("POST", "/embeddings", embeddings),
+    ("POST", "/rerank", rerank),
+    ("POST", "/reranking", rerank),
     ("POST", "/tokenize", tokenize),
     ("POST", "/detokenize", detokenize),
     ("GET", "/models", list_models),

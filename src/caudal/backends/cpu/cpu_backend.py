@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from caudal.backends.base import Activation, AttentionSpec, KVLayer, RopeSpec, SamplingBatch
+    from caudal.backends.base import Activation, AttentionSpec, EmbeddingSource, KVLayer, RopeSpec, SamplingBatch
     from caudal.backends.cpu.pack_cache import PackCache
     from caudal.checkpoint.tensor import Tensor
     from caudal.engine.step_batch import StepBatch
@@ -218,9 +218,15 @@ class CpuBackend:
         self._step = CompiledStep(program, forward)
         return self._step
 
-    def embedding(self, matrix: _native.PackedMatrix, batch: _native.Program, scale: float = 1.0) -> Value:
-        """Record a look-up of the step's token ids."""
-        return Value(batch, batch.embedding(matrix, scale))
+    def embedding(
+        self,
+        matrix: _native.PackedMatrix,
+        batch: _native.Program,
+        scale: float = 1.0,
+        source: EmbeddingSource = "tokens",
+    ) -> Value:
+        """Record a look-up of rows."""
+        return Value(batch, batch.embedding(matrix, source, scale))
 
     def linear(self, group: LinearGroup, x: Value) -> tuple[Value, ...]:
         """Record the products of one input with every matrix of the group."""
@@ -231,6 +237,10 @@ class CpuBackend:
         """Record a root-mean-square norm over rows or heads."""
         group = group_size or x.program.width(x.index)
         return Value(x.program, x.program.rms_norm(x.index, weight, group, eps))
+
+    def layer_norm(self, x: Value, weight: _native.Vector, bias: _native.Vector, eps: float) -> Value:
+        """Record a norm of rows by mean and variance."""
+        return Value(x.program, x.program.layer_norm(x.index, weight, bias, eps))
 
     def rope(self, x: Value, table: _native.RopeTable, batch: _native.Program, head_size: int) -> Value:
         """Record a rotation of every head by its token's position."""
@@ -247,12 +257,17 @@ class CpuBackend:
             spec.scale,
             spec.softcap or 0.0,
             spec.window or 0,
+            spec.is_causal,
         )
         return Value(batch, out)
 
     def glu(self, gate: Value, up: Value, activation: Activation) -> Value:
         """Record activation(gate) * up."""
         return Value(gate.program, gate.program.glu(gate.index, up.index, activation))
+
+    def activate(self, x: Value, activation: Activation) -> Value:
+        """Record activation(x)."""
+        return Value(x.program, x.program.activate(x.index, activation))
 
     def add(self, x: Value, y: Value) -> Value:
         """Record x + y."""

@@ -63,7 +63,8 @@ def _functions(body: ChatRequest) -> list[ToolFunction]:
 def tool_of(function: ToolFunction) -> dict[str, Any]:
     """Return a function as Conversation has it."""
     if not _TOOL_NAME.fullmatch(function.name):
-        message = f"tools has a function named {function.name[:64]!r}; expected 1 to 256 letters, digits, and any of _ . : / -"
+        allowed = "1 to 256 letters, digits, and any of _ . : / -"
+        message = f"tools has a function named {function.name[:64]!r}; expected {allowed}"
         raise InvalidParameter(message, parameter="tools")
     tool: dict[str, Any] = {"name": function.name}
     if function.description is not None:
