@@ -44,6 +44,7 @@ CASES = (
     Case("bert", "BertModel", 2),
     Case("bert-reranker", "BertForSequenceClassification", 4),
     Case("roberta-reranker", "RobertaForSequenceClassification", 4),
+    Case("nomic-bert", "NomicBertModel", 1),
 )
 
 NAMES = {
@@ -65,15 +66,22 @@ LAYER_NAMES = {
     "intermediate.dense": "ffn_up",
     "output.dense": "ffn_down",
     "output.LayerNorm": "layer_output_norm",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "attn_output_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "post_mlp_layernorm": "layer_output_norm",
 }
+NOMIC_QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 
 
 def gguf_name(name):
     """GGUF's name of a tensor of transformers' state dict."""
     name = name.removeprefix("bert.").removeprefix("roberta.")
     module, _, suffix = name.rpartition(".")
-    if module.startswith("encoder.layer."):
-        index, inner = module.removeprefix("encoder.layer.").split(".", 1)
+    if module.startswith(("encoder.layer.", "layers.")):
+        index, inner = module.removeprefix("encoder.layer.").removeprefix("layers.").split(".", 1)
         return f"blk.{index}.{LAYER_NAMES[inner]}.{suffix}"
     return f"{NAMES[module]}.{suffix}"
 
@@ -83,10 +91,12 @@ def generate(case, directory):
     import torch  # noqa: PLC0415 - the tests import this file without it
     import transformers  # noqa: PLC0415 - the same
 
-    is_roberta, scores = case.kind.startswith("Roberta"), "Classification" in case.kind
+    is_roberta, is_nomic = case.kind.startswith("Roberta"), case.kind.startswith("Nomic")
+    scores = "Classification" in case.kind
     # RoBERTa's first two positions are of padding; converters leave them out.
     sizes = SIZES | ({"max_position_embeddings": 66, "type_vocab_size": 1, "pad_token_id": 1} if is_roberta else {})
-    config_class = transformers.RobertaConfig if is_roberta else transformers.BertConfig
+    family = "Roberta" if is_roberta else "NomicBert" if is_nomic else "Bert"
+    config_class = getattr(transformers, f"{family}Config")
     config = config_class(**sizes, num_labels=1, attn_implementation="eager")
     rng = np.random.default_rng([ord(letter) for letter in case.name])
     options = {} if scores else {"add_pooling_layer": False}
@@ -94,7 +104,7 @@ def generate(case, directory):
     weights = {}
     for name, value in model.state_dict().items():
         noise = rng.standard_normal(tuple(value.shape)).astype(np.float32)
-        if "LayerNorm.weight" in name:
+        if "norm.weight" in name.lower():
             weights[name] = np.float32(1) + np.float32(0.2) * noise
         elif value.ndim == 2 and "embeddings" not in name:
             weights[name] = noise * np.float32(value.shape[-1] ** -0.5)
@@ -102,6 +112,11 @@ def generate(case, directory):
             weights[name] = np.float32(0.3) * noise
     model.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
     tensors = {}
+    if is_nomic:  # whose files keep q, k and v as one matrix
+        for index in range(config.num_hidden_layers):
+            parts = [weights.pop(f"layers.{index}.{part}.weight") for part in NOMIC_QKV]
+            fused = np.concatenate(parts)
+            tensors[f"blk.{index}.attn_qkv.weight"] = ("F32", fused.shape, FORMATS["F32"].quantize(fused.reshape(-1)))
     for name, value in weights.items():
         kept = value[2:] if is_roberta and "position_embeddings" in name else value
         tensors[gguf_name(name)] = ("F32", kept.shape, FORMATS["F32"].quantize(kept.reshape(-1)))
@@ -115,7 +130,10 @@ def generate(case, directory):
         "attention.causal": False,
         "pooling_type": case.pooling_type,
     }
-    metadata = {"general.architecture": "bert", **{f"bert.{key}": value for key, value in keys.items()}}
+    arch = "nomic-bert" if is_nomic else "bert"
+    if is_nomic:
+        keys["rope.freq_base"] = config.rope_parameters["rope_theta"]
+    metadata = {"general.architecture": arch, **{f"{arch}.{key}": value for key, value in keys.items()}}
     write_gguf(directory / f"{case.name}.gguf", metadata, tensors)
     texts = [rng.integers(2, config.vocab_size, length).astype(np.int32) for length in LENGTHS]
     outputs = []

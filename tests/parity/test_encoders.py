@@ -15,14 +15,15 @@ from caudal.sampling_params import SamplingParams
 native = pytest.importorskip(
     "caudal._native", reason="the native module is not built: runs after `make native` or an install, as in CI"
 )
-NAMES = [case.name for case in CASES]
+RERANKERS = [case.name for case in CASES if "reranker" in case.name]
+ENCODERS = [case.name for case in CASES if case.name not in RERANKERS]
 
 
 def reference(name):
     """Texts and what transformers gives for each: rows [T, D], or scores [1, labels]."""
     data = np.load(DATA / f"{name}.npz")
     texts = np.split(data["token_ids"], np.cumsum(data["lengths"])[:-1])
-    if name == "bert":
+    if "reranker" not in name:
         return texts, np.split(data["outputs"], np.cumsum(data["lengths"])[:-1])
     return texts, list(data["outputs"][:, None])
 
@@ -56,17 +57,18 @@ def distance(found, wanted):
     return np.abs(found - wanted).max() / np.abs(wanted).max()
 
 
+@pytest.mark.parametrize("name", ENCODERS)
 @pytest.mark.parametrize("pooling", ["cls", "mean", "last"])
 @pytest.mark.parametrize(
     ("options", "tolerance"), [({"backend": "reference"}, 1e-5), ({"exact": True}, 1e-5), ({}, 0.03)]
 )
-def test_vectors_are_those_of_transformers(pooling, options, tolerance):
-    texts, rows = reference("bert")
-    for found, wanted in zip(read(make_engine("bert", pooling=pooling, **options), texts), rows, strict=True):
+def test_vectors_are_those_of_transformers(name, pooling, options, tolerance):
+    texts, rows = reference(name)
+    for found, wanted in zip(read(make_engine(name, pooling=pooling, **options), texts), rows, strict=True):
         assert distance(found, expected(wanted, pooling)) < tolerance
 
 
-@pytest.mark.parametrize("name", NAMES[1:])
+@pytest.mark.parametrize("name", RERANKERS)
 @pytest.mark.parametrize(
     ("options", "tolerance"), [({"backend": "reference"}, 1e-5), ({"exact": True}, 1e-5), ({}, 0.05)]
 )

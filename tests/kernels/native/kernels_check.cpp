@@ -54,6 +54,7 @@ struct Shape {
   int head_size, num_kv_heads, group, block_size, context, num_queries, window;
   float softcap;
   caudal::KVType type;
+  bool is_causal = true;
 };
 
 struct Case {
@@ -92,7 +93,8 @@ struct Case {
     a.out = out.data();
     a.q_stride = a.out_stride = q_stride();
     a.num_heads = shape.num_kv_heads * shape.group;
-    a.first_position = shape.context - shape.num_queries + first;
+    a.first_position = shape.is_causal ? shape.context - shape.num_queries + first : shape.context - 1;
+    a.position_step = shape.is_causal ? 1 : 0;
     a.num_queries = count;
     a.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_size));
     a.softcap = shape.softcap;
@@ -113,7 +115,7 @@ struct Case {
     std::vector<float> out(static_cast<size_t>(count) * q_stride(), -1.0f);
     std::vector<uint8_t> scratch(kernels.attention.scratch_bytes(shape.head_size));
     AttentionArgs a = args(first, count, out);
-    const int num_parts = (a.first_position + count - 1) / caudal::kPartTokens + 1;
+    const int num_parts = (a.first_position + (count - 1) * a.position_step) / caudal::kPartTokens + 1;
     const auto slot = static_cast<size_t>(a.num_heads * (shape.head_size + 2));
     std::vector<float> results(slot * static_cast<size_t>(num_parts * count), NAN);
     a.results = {results.data(), slot, num_parts};
@@ -134,7 +136,7 @@ struct Case {
     const auto d = static_cast<size_t>(shape.head_size), kv_stride = static_cast<size_t>(shape.num_kv_heads) * d;
     std::vector<float> out;
     for (int i = 0; i < shape.num_queries; ++i) {
-      const int position = shape.context - shape.num_queries + i;
+      const int position = shape.is_causal ? shape.context - shape.num_queries + i : shape.context - 1;
       const int first = shape.window > 0 ? std::max(0, position - shape.window + 1) : 0;
       for (int head = 0; head < shape.num_kv_heads * shape.group; ++head) {
         const float* query = &q[static_cast<size_t>(i) * q_stride() + static_cast<size_t>(head) * d];
@@ -183,7 +185,7 @@ void check_attention(const KernelTable& kernels, const KernelTable& oracle, cons
   const std::string name = std::string(kernels.name) + " attention d=" + std::to_string(s.head_size) +
                            " group=" + std::to_string(s.group) + " context=" + std::to_string(s.context) +
                            " queries=" + std::to_string(s.num_queries) + " window=" + std::to_string(s.window) +
-                           " KV type " + std::to_string(static_cast<int>(s.type));
+                           " KV type " + std::to_string(static_cast<int>(s.type)) + (s.is_causal ? "" : " both ways");
   Case c(s), expected_case(s);
   expected_case.q = c.q;
   const auto size = static_cast<size_t>(s.context * s.num_kv_heads * s.head_size);
@@ -228,6 +230,23 @@ void check_norm_and_rope(const KernelTable& kernels, const KernelTable& oracle) 
       expect_close(isa + " rms_norm", a, b, 1e-5f);
     }
   }
+  for (int width : {1, 16, 40, 384}) {
+    const auto padded = static_cast<size_t>((width + 15) / 16 * 16);
+    std::vector<float> x = random_floats(padded, 3.0f), w = random_floats(padded), bias = random_floats(padded);
+    std::vector<float> a(padded, 7.0f), b(padded, 8.0f), c(padded, 0.0f);
+    kernels.elementwise.layer_norm(x.data(), w.data(), bias.data(), a.data(), width, 1e-6f);
+    oracle.elementwise.layer_norm(x.data(), w.data(), bias.data(), b.data(), width, 1e-6f);
+    expect_same(isa + " layer_norm", a.data(), b.data(), padded);
+    double mean = 0.0, variance = 0.0;
+    for (int i = 0; i < width; ++i) mean += static_cast<double>(x[static_cast<size_t>(i)]) / width;
+    for (int i = 0; i < width; ++i)
+      variance += std::pow(static_cast<double>(x[static_cast<size_t>(i)]) - mean, 2) / width;
+    for (size_t i = 0; i < static_cast<size_t>(width); ++i) {
+      const double normed = (static_cast<double>(x[i]) - mean) / std::sqrt(variance + 1e-6);
+      c[i] = static_cast<float>(normed * static_cast<double>(w[i]) + static_cast<double>(bias[i]));
+    }
+    expect_close(isa + " layer_norm against the textbook", a, c, 1e-5f);
+  }
   for (int rotary : {8, 32, 64}) {
     for (bool interleaved : {false, true}) {
       std::vector<float> a = random_floats(3 * 64), b = a, angle = random_floats(32), cos(32), sin(32);
@@ -247,6 +266,10 @@ void check_activations(const KernelTable& kernels, const KernelTable& oracle) {
     kernels.elementwise.glu(x.data() + 16, y.data() + 16, a.data() + 16, 1584, activation);
     oracle.elementwise.glu(x.data() + 16, y.data() + 16, b.data() + 16, 1584, activation);
     expect_close(isa + " glu", a, b, 1e-6f);
+    const std::vector<float> ones(1600, 1.0f);
+    kernels.elementwise.activate(x.data(), a.data(), 1600, activation);
+    kernels.elementwise.glu(x.data(), ones.data(), b.data(), 1600, activation);
+    expect_same(isa + " activate", a.data(), b.data(), 1600);
   }
   kernels.elementwise.softcap(x.data(), a.data(), 1600, 30.0f);
   oracle.elementwise.softcap(x.data(), b.data(), 1600, 30.0f);
@@ -386,6 +409,8 @@ int main(int argc, char** argv) {
       check_attention(kernels, oracle, {256, 1, 4, 16, 100, 7, 20, 0.0f, type});
       check_attention(kernels, oracle, {16, 2, 1, 16, 50, 50, 7, 50.0f, type});
       check_attention(kernels, oracle, {96, 1, 13, 32, 40, 5, 64, 30.0f, type});
+      check_attention(kernels, oracle, {32, 2, 1, 32, 40, 40, 0, 0.0f, type, false});
+      check_attention(kernels, oracle, {64, 2, 3, 32, 600, 9, 0, 0.0f, type, false});
       // Parts: whole ones, a last one of one token, windows that begin inside and at the end of one.
       check_attention(kernels, oracle, {64, 3, 3, 32, 768, 2, 0, 0.0f, type});
       check_attention(kernels, oracle, {32, 2, 4, 32, 513, 3, 0, 20.0f, type});
