@@ -20,6 +20,7 @@ ROOMS = {
     "backends": (*OPEN, "caudal._native", "caudal.quant", "caudal.checkpoint", "caudal.engine.step_batch"),
     "engine": (*OPEN, "caudal.core", "caudal.models", "caudal.backends", "caudal.checkpoint", "caudal.quant"),
     "tokenizer": (*OPEN, "caudal.checkpoint"),
+    "tools": ("caudal.errors",),
     "hub": (*OPEN, "caudal.checkpoint"),
     "server": (*OPEN, "caudal.engine.engine_client", "caudal.tokenizer", "caudal.constrain", "caudal.tools"),
 }

@@ -13,20 +13,21 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from caudal.tools.tape import Malformed, Markers, Truncated
+from caudal.tools.tape import SPACES, Malformed, Markers, Truncated
 
 if TYPE_CHECKING:
     from caudal.tools.tape import Sink, Steps, Tape
 
 MAX_DEPTH = 100
-_SPACES = re.compile(r"[ \t\r\n]+")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _OTHER_FLOAT = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 _OTHER_INTEGER = re.compile(r"\+(?:0|[1-9][0-9]*)")
 _HEX = re.compile(r"[0-9a-fA-F]+")
 WORDS = {
     **{word: word for word in ("true", "false", "null")},
-    **{"True": "true", "False": "false", "None": "null"},
+    "True": "true",
+    "False": "false",
+    "None": "null",
     **dict.fromkeys(("NaN", "Infinity", "-Infinity", "nan", "inf", "-inf"), "null"),
 }
 _PLAIN = {quote: re.compile(rf"[^{quote}\"\\\x00-\x1f]+") for quote in "\"'"}
@@ -41,12 +42,14 @@ class Dialect:
         python: tuples, strings in three quotation marks and Python's escapes exist.
         raw_quote: a marker around strings that have no escapes.
         word: what a number, a constant or a bare key consists of.
+        bare_keys: keys without quotation marks are the rule.
         bare_strings: a word that is nothing else is a string.
     """
 
     python: bool = False
     raw_quote: str = ""
     word: re.Pattern[str] = re.compile(r"[\w.+\-$]+")
+    bare_keys: bool = False
     bare_strings: bool = False
 
     @property
@@ -136,10 +139,9 @@ class LiteralReader:
             return
         self._before = "" if bracket.is_empty else ","
         if bracket.pair:
-            key = yield from self.key(bracket.pair)
+            self._before += (yield from self.key(bracket.pair)) + ":"
             yield from self._tape.skip_space()
             yield from self._tape.expect(bracket.pair)
-            self._before += f"{key}:"
         yield from self._value()
 
     def key(self, pair: str) -> Steps[str]:
@@ -182,11 +184,21 @@ class LiteralReader:
             self._mark_parent()
             yield from self._raw_string(self._write)
         else:
-            word = _as_json((yield from self._tape.word(self._dialect.word)).strip(), self._dialect)
-            if not (yield from self._tape.peek()) and self._open:
-                raise Truncated  # a number may have gone on
-            self._mark_parent()
-            self._write(word)
+            yield from self._word()
+
+    def _word(self) -> Steps[None]:
+        """Read a number, a constant or what else is no string and has no brackets."""
+        word = yield from self._tape.word(self._dialect.word)
+        if not (yield from self._tape.peek()) and self._open:
+            self._write(word.strip())  # a number may have gone on
+            raise Truncated
+        try:
+            value = _as_json(word.strip(), self._dialect)
+        except Malformed:
+            self._tape.unread(word)
+            raise
+        self._mark_parent()
+        self._write(value)
 
     def _mark_parent(self) -> None:
         if self._open:
@@ -207,7 +219,7 @@ class LiteralReader:
             tape.take(1)
             if next_one == quote:
                 space: list[str] = []
-                yield from tape.copy_run(_SPACES, space.append)
+                yield from tape.copy_run(SPACES, space.append)
                 if (yield from self._closes(quote, followers, has_space=bool(space))):
                     write('"')
                     return
@@ -219,9 +231,19 @@ class LiteralReader:
         if not followers:
             return True
         next_one = yield from self._tape.peek()
+        if next_one == "," and self._open and self._open[-1].pair == ":" and not self._dialect.bare_keys:
+            return (yield from self._key_follows())
         if not next_one or next_one in followers or (has_space and next_one == quote):
             return True
         return bool(self._stops and (yield from self._tape.at(*self._stops)))
+
+    def _key_follows(self) -> Steps[bool]:
+        """Whether after the comma ahead comes a key, or the object's end, as it does if the comma is no text."""
+        space = [self._tape.take(1)]
+        yield from self._tape.copy_run(SPACES, space.append)
+        next_one = yield from self._tape.peek()
+        self._tape.unread("".join(space))
+        return not next_one or next_one in "\"'}"
 
     def _long_string(self, quote: str) -> Steps[None]:
         """Read a string in three quotation marks, which were read."""

@@ -35,7 +35,9 @@ class PartsWriter:
             run.append(part.text)
             if i + 1 == len(parts) or type(parts[i + 1]) is not type(part):
                 whole, run = "".join(run), []
-                joined.append(CallArguments(part.index, whole) if isinstance(part, CallArguments) else type(part)(whole))
+                joined.append(
+                    CallArguments(part.index, whole) if isinstance(part, CallArguments) else type(part)(whole)
+                )
         return joined
 
     def text(self, text: str) -> None:

@@ -7,18 +7,18 @@ text alone. It yields where it must wait for more.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
-
-    Sink = Callable[[str], object]
+    from collections.abc import Iterable
 
 T = TypeVar("T")
-Steps = Generator[None, None, T] if TYPE_CHECKING else None
+Steps = Generator[None, None, T]
+Sink = Callable[[str], object]
 
 SPACE = " \t\r\n"
-_SPACES = re.compile(r"[ \t\r\n]+")
+SPACES = re.compile(r"[ \t\r\n]+")
 
 
 class Malformed(Exception):
@@ -93,6 +93,26 @@ class Tape:
             self._kept.append(taken)
         return taken
 
+    def unread(self, text: str) -> None:
+        """Put back what was read last."""
+        start = self._at - len(text)
+        if start >= 0 and self._text.startswith(text, start):
+            self._at = start
+        else:
+            self._text = text + self._text[self._at :]
+            self._at = 0
+        kept, excess = self._kept, len(text)
+        while kept and excess:
+            last = kept.pop()
+            if len(last) > excess:
+                kept.append(last[: len(last) - excess])
+            excess -= min(excess, len(last))
+
+    @property
+    def rest(self) -> str:
+        """The text that has arrived and was not read."""
+        return self._text[self._at :]
+
     def peek(self) -> Steps[str]:
         """Return the next character, "" at the end."""
         while self._at == len(self._text):
@@ -138,20 +158,22 @@ class Tape:
 
     def skip_space(self) -> Steps[str]:
         """Read white space; return the character after it, "" at the end."""
-        yield from self.copy_run(_SPACES, _drop)
+        yield from self.copy_run(SPACES, _drop)
         return (yield from self.peek())
 
     def word(self, pattern: re.Pattern[str], limit: int = 256) -> Steps[str]:
-        """Read and return a run of characters. Raises Malformed if it is longer than the limit."""
-        pieces: list[str] = []
-
-        def add(piece: str) -> None:
-            pieces.append(piece)
-            if sum(map(len, pieces)) > limit:
+        """Read and return a run of characters. Raises Malformed, with nothing read, if it is longer than the limit."""
+        word = ""
+        while True:
+            found = pattern.match(self._text, self._at)
+            if found:
+                word += self.take(min(found.end() - found.start(), limit + 1 - len(word)))
+            if len(word) > limit:
+                self.unread(word)
                 raise Malformed
-
-        yield from self.copy_run(pattern, add)
-        return "".join(pieces)
+            if self._at < len(self._text) or self._ended:
+                return word
+            yield
 
     def copy_until(self, markers: Markers, sink: Sink, *, take: bool = True) -> Steps[str]:
         """Read up to a marker, and the marker too if it is to be taken; return it, "" at the end."""
