@@ -1,3 +1,4 @@
+# ruff: noqa: RUF001 - DeepSeek writes a vertical bar of its own
 """Every format of calls: any cutting of the text gives the same parts, any text is read, any arguments come through."""
 
 import json
@@ -9,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from caudal.tools import table
-from caudal.tools.calls import CallSyntax
 from caudal.tools.formats import AnswerFormat, format_of
 from caudal.tools.parts import CallArguments, CallBegin, ReasoningPart, TextPart
 from caudal.tools.reasoning import Reasoning
@@ -113,9 +113,7 @@ def glm(line):
     def write(calls):
         return line.join(
             f"<tool_call>{n}{line}"
-            + "".join(
-                f"<arg_key>{k}</arg_key>{line}<arg_value>{raw(v)}</arg_value>{line}" for k, v in a.items()
-            )
+            + "".join(f"<arg_key>{k}</arg_key>{line}<arg_value>{raw(v)}</arg_value>{line}" for k, v in a.items())
             + "</tool_call>"
             for n, a in calls
         )
@@ -164,7 +162,10 @@ WRITERS = {
     "mistral_list": objects("[TOOL_CALLS][", "]"),
     "mistral": each(lambda n, a: f"[TOOL_CALLS]{n}[ARGS]{json.dumps(a)}", ""),
     "deepseek_v3": deepseek(
-        lambda n, a: f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{n}\n```json\n{json.dumps(a)}\n```<｜tool▁call▁end｜>", "\n"
+        lambda n, a: (
+            f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{n}\n```json\n{json.dumps(a)}\n```<｜tool▁call▁end｜>"
+        ),
+        "\n",
     ),
     "deepseek_v3.1": deepseek(
         lambda n, a: f"<｜tool▁call▁begin｜>{n}<｜tool▁sep｜>{json.dumps(a)}<｜tool▁call▁end｜>", ""
@@ -216,11 +217,13 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.samp
     ["</tool_call>", 'a "b", c', "it's", "\\", "\\n", "\n\n", '"}', "'", '"""', "```", "<think>", "{", "ünï\u2028"]
 )
 SCALARS = (
-    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False, allow_infinity=False) | TEXTS
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXTS
 )
-VALUES = st.recursive(
-    SCALARS, lambda v: st.lists(v, max_size=3) | st.dictionaries(TEXTS, v, max_size=3), max_leaves=8
-)
+VALUES = st.recursive(SCALARS, lambda v: st.lists(v, max_size=3) | st.dictionaries(TEXTS, v, max_size=3), max_leaves=8)
 ARGUMENTS = st.dictionaries(KEYS, VALUES, max_size=4)
 CALLS = st.lists(st.tuples(NAMES, ARGUMENTS), min_size=1, max_size=3)
 TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
@@ -260,8 +263,7 @@ def cut(text, cuts):
 
 def test_every_format_is_written_here():
     assert set(WRITERS) == {*SYNTAXES, "harmony"}
-    rows: list[CallSyntax] = list(SYNTAXES.values())
-    assert all(row.markers for row in rows)
+    assert all(row.markers for row in SYNTAXES.values())
 
 
 @pytest.mark.parametrize("name", WRITERS)
@@ -274,25 +276,26 @@ def test_calls_come_through(name, calls, cuts, data):
     if name == "harmony":
         calls = calls[:1]
     before = data.draw(st.sampled_from(["", "\n", "Let me look.\n"]))
-    if name == "llama":
-        before = before.strip("Let me look.")
+    if name == "llama" and before != "\n":
+        before = ""
     text = before + WRITERS[name](calls)
     parts = read(FORMATS[name], cut(text, cuts), tools)
     assert [(n, json.loads(a)) for n, a in calls_in(parts)] == calls
     assert [p for p in parts if isinstance(p, TextPart)] == ([TextPart("Let me look.")] if "L" in before else [])
 
 
-FRAGMENTS = sorted({m for f in FORMATS.values() for m in f.markers}) + [
+SCRAPS = [
     '{"name": "f", "arguments": {"s": "x"', '{"name": "f"', '"arguments": {', "}", "}}", "{", "[", "]", '"', "'", "\\",
     "\\u12", ",", ":", "=", " ", "\n", "f(", "f(s='", ")", "call:f{", "f", "to=functions.f", "```json", "```", "null",
-    "assistant", "analysis", "commentary", "final", "thought\n", "1e5", "-", "tru", '"""', "string=\"true\">", "é", "\0",
+    "assistant", "analysis", "commentary", "final", "thought\n", "1e5", "-", "tru", '"""', 'string="true">', "é", "\0",
 ]  # fmt: skip
+FRAGMENTS = [*sorted({m for f in FORMATS.values() for m in f.markers}), *SCRAPS]
 SOUP = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=25).map("".join)
 
 
 def soup_of(answer_format):
     """Text of this format's own fragments, and some of others'."""
-    own = [*answer_format.markers, *FRAGMENTS[-45:]]
+    own = [*answer_format.markers, *SCRAPS]
     written = [WRITERS[answer_format.name]([("f", {"s": "x", "n": 1})])] if answer_format.name in WRITERS else []
     halves = [text[:i] for text in written for i in range(1, len(text), 5)]
     rests = [text[i:] for text in written for i in range(1, len(text), 5)]
@@ -367,11 +370,11 @@ def test_time_is_linear(name):
     slow = []
     for begin in begins:
         for unit in ADVERSARIES:
-            text = begin + unit * (HUGE // 10 // len(unit))
+            text = begin + unit * (HUGE // 20 // len(unit))
             start = time.process_time()
             read(answer_format, [text[i : i + 50] for i in range(0, len(text), 50)])
             seconds = time.process_time() - start
-            if seconds > 0.1 * 3:
+            if seconds > 0.2:
                 slow.append((begin, unit, seconds))
     assert not slow
 

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from caudal.tools.tape import SPACES, Malformed, Markers, Truncated
+from caudal.tools.tape import SPACE, SPACES, Malformed, Markers, Truncated
 
 if TYPE_CHECKING:
     from caudal.tools.tape import Sink, Steps, Tape
@@ -209,8 +209,9 @@ class LiteralReader:
         tape = self._tape
         write('"')
         while True:
-            yield from tape.copy_run(_PLAIN[quote], write)
-            next_one = yield from tape.peek()
+            if tape.ahead not in ('"', "\\"):
+                yield from tape.copy_run(_PLAIN[quote], write)
+            next_one = tape.ahead or (yield from tape.peek())
             if not next_one:
                 raise Truncated
             if next_one == "\\":
@@ -219,7 +220,8 @@ class LiteralReader:
             tape.take(1)
             if next_one == quote:
                 space: list[str] = []
-                yield from tape.copy_run(SPACES, space.append)
+                if tape.ahead in ("", *SPACE):
+                    yield from tape.copy_run(SPACES, space.append)
                 if (yield from self._closes(quote, followers, has_space=bool(space))):
                     write('"')
                     return
@@ -230,12 +232,14 @@ class LiteralReader:
         """Whether the quotation mark just read ends its string, judged by what follows; if not, it belongs to it."""
         if not followers:
             return True
-        next_one = yield from self._tape.peek()
+        next_one = self._tape.ahead or (yield from self._tape.peek())
         if next_one == "," and self._open and self._open[-1].pair == ":" and not self._dialect.bare_keys:
             return (yield from self._key_follows())
         if not next_one or next_one in followers or (has_space and next_one == quote):
             return True
-        return bool(self._stops and (yield from self._tape.at(*self._stops)))
+        if not any(stop.startswith(next_one) for stop in self._stops):
+            return False
+        return bool((yield from self._tape.at(*self._stops)))
 
     def _key_follows(self) -> Steps[bool]:
         """Whether after the comma ahead comes a key, or the object's end, as it does if the comma is no text."""
@@ -270,7 +274,7 @@ class LiteralReader:
         """Read a backslash and what belongs to it."""
         tape, python = self._tape, self._dialect.python
         tape.take(1)
-        next_one = yield from tape.peek()
+        next_one = tape.ahead or (yield from tape.peek())
         if next_one == "u" or (python and next_one in ("x", "U")):
             tape.take(1)
             digits = yield from self._digits(_ESCAPES[next_one])
@@ -298,7 +302,8 @@ class LiteralReader:
 
 
 def _escaped(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)[1:-1]
+    """Return what a text is inside of a JSON string."""
+    return '\\"' if text == '"' else json.dumps(text, ensure_ascii=False)[1:-1]
 
 
 def _as_json(word: str, dialect: Dialect) -> str:

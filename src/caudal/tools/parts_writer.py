@@ -17,28 +17,25 @@ class PartsWriter:
     def __init__(self) -> None:
         self.has_text = False
         self.num_calls = 0
-        self._parts: list[Part] = []
+        self._runs: list[tuple[type, int, list[str]]] = []  # kind, index of the call, pieces of text
         self._gap: list[str] = []  # white space that is text only if more text follows
         self._grows = True  # the gap still takes white space; otherwise it is dropped until the next text
         self._thought: list[str] | None = None  # white space in reasoning, None before its first word
-        self._num_argument_parts = 0
+        self.lacks_arguments = False  # the last call's arguments have not begun
 
     def take(self) -> list[Part]:
         """Return the parts since the last time, neighbours of one kind joined."""
-        parts, self._parts = self._parts, []
-        joined: list[Part] = []
-        run: list[str] = []
-        for i, part in enumerate(parts):
-            if isinstance(part, CallBegin):
-                joined.append(part)
-                continue
-            run.append(part.text)
-            if i + 1 == len(parts) or type(parts[i + 1]) is not type(part):
-                whole, run = "".join(run), []
-                joined.append(
-                    CallArguments(part.index, whole) if isinstance(part, CallArguments) else type(part)(whole)
-                )
-        return joined
+        runs, self._runs = self._runs, []
+        return [
+            kind("".join(pieces)) if kind in (TextPart, ReasoningPart) else kind(index, "".join(pieces))
+            for kind, index, pieces in runs
+        ]
+
+    def _add(self, kind: type, *pieces: str) -> None:
+        index = self.num_calls - 1
+        if not self._runs or self._runs[-1][0] is not kind or self._runs[-1][1] != index:
+            self._runs.append((kind, index, []))
+        self._runs[-1][2].extend(pieces)
 
     def text(self, text: str) -> None:
         """Add text for the user."""
@@ -47,7 +44,7 @@ class PartsWriter:
             self._grows = bool(text)
         body = text.rstrip(SPACE)
         if body:
-            self._parts.append(TextPart("".join((*self._gap, body))))
+            self._add(TextPart, *self._gap, body)
             self._gap = []
             self.has_text = True
         if len(body) < len(text):
@@ -59,7 +56,7 @@ class PartsWriter:
             text = text.lstrip(SPACE)
         body = text.rstrip(SPACE)
         if body:
-            self._parts.append(ReasoningPart("".join((*(self._thought or ()), body))))
+            self._add(ReasoningPart, *(self._thought or ()), body)
             self._thought = []
         if self._thought is not None and len(body) < len(text):
             self._thought.append(text[len(body) :])
@@ -77,23 +74,18 @@ class PartsWriter:
     def begin(self, name: str) -> None:
         """Begin a call."""
         self.end_text()
-        self._parts.append(CallBegin(self.num_calls, name))
         self.num_calls += 1
-        self._num_argument_parts = 0
+        self.lacks_arguments = True
+        self._add(CallBegin, name)
 
     def arguments(self, text: str) -> None:
         """Add to the arguments of the call that was begun last."""
         if text:
-            self._parts.append(CallArguments(self.num_calls - 1, text))
-            self._num_argument_parts += 1
-
-    @property
-    def lacks_arguments(self) -> bool:
-        """Whether the last call's arguments have not begun."""
-        return self._num_argument_parts == 0
+            self._add(CallArguments, text)
+            self.lacks_arguments = False
 
     def finish(self) -> None:
         """Say that the answer is over."""
         if self._grows and self._gap:
-            self._parts.append(TextPart("".join(self._gap)))
+            self._add(TextPart, *self._gap)
             self._gap = []

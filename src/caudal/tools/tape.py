@@ -113,6 +113,11 @@ class Tape:
         """The text that has arrived and was not read."""
         return self._text[self._at :]
 
+    @property
+    def ahead(self) -> str:
+        """The next character if it has arrived, otherwise ""."""
+        return self._text[self._at : self._at + 1]
+
     def peek(self) -> Steps[str]:
         """Return the next character, "" at the end."""
         while self._at == len(self._text):
