@@ -62,6 +62,10 @@ def calls_in(parts):
 # How each format writes calls, from its description and not from the code that reads them.
 
 
+def dumps(value):
+    return json.dumps(value, ensure_ascii=False)
+
+
 def gemma_value(value, *, top=False):
     if isinstance(value, str):
         return f'<|"|>{value}<|"|>'
@@ -73,7 +77,7 @@ def gemma_value(value, *, top=False):
 
 
 def raw(value):
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else dumps(value)
 
 
 def python_call(name, arguments):
@@ -123,7 +127,7 @@ def glm(line):
 
 def objects(begin, end, between=", ", name_key="name", arguments_key="arguments"):
     def write(calls):
-        return begin + between.join(json.dumps({name_key: n, arguments_key: a}) for n, a in calls) + end
+        return begin + between.join(dumps({name_key: n, arguments_key: a}) for n, a in calls) + end
 
     return write
 
@@ -152,7 +156,7 @@ def deepseek(write, between):
 
 
 WRITERS = {
-    "hermes": each(lambda n, a: f"<tool_call>\n{json.dumps({'name': n, 'arguments': a})}\n</tool_call>"),
+    "hermes": each(lambda n, a: f"<tool_call>\n{dumps({'name': n, 'arguments': a})}\n</tool_call>"),
     "qwen_xml": each(qwen_call),
     "seed": each(seed_call),
     "llama": objects("", "", "; ", arguments_key="parameters"),
@@ -160,29 +164,25 @@ WRITERS = {
     "lfm": lambda calls: f"<|tool_call_start|>[{', '.join(python_call(*c) for c in calls)}]<|tool_call_end|>",
     "olmo": lambda calls: "<function_calls>\n" + "\n".join(python_call(*c) for c in calls) + "\n</function_calls>",
     "mistral_list": objects("[TOOL_CALLS][", "]"),
-    "mistral": each(lambda n, a: f"[TOOL_CALLS]{n}[ARGS]{json.dumps(a)}", ""),
+    "mistral": each(lambda n, a: f"[TOOL_CALLS]{n}[ARGS]{dumps(a)}", ""),
     "deepseek_v3": deepseek(
-        lambda n, a: (
-            f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{n}\n```json\n{json.dumps(a)}\n```<｜tool▁call▁end｜>"
-        ),
+        lambda n, a: f"<｜tool▁call▁begin｜>function<｜tool▁sep｜>{n}\n```json\n{dumps(a)}\n```<｜tool▁call▁end｜>",
         "\n",
     ),
-    "deepseek_v3.1": deepseek(
-        lambda n, a: f"<｜tool▁call▁begin｜>{n}<｜tool▁sep｜>{json.dumps(a)}<｜tool▁call▁end｜>", ""
-    ),
+    "deepseek_v3.1": deepseek(lambda n, a: f"<｜tool▁call▁begin｜>{n}<｜tool▁sep｜>{dumps(a)}<｜tool▁call▁end｜>", ""),
     "kimi": lambda calls: (
         "<|tool_calls_section_begin|>"
         + "".join(
-            f"<|tool_call_begin|>functions.{n}:{i}<|tool_call_argument_begin|>{json.dumps(a)}<|tool_call_end|>"
+            f"<|tool_call_begin|>functions.{n}:{i}<|tool_call_argument_begin|>{dumps(a)}<|tool_call_end|>"
             for i, (n, a) in enumerate(calls)
         )
         + "<|tool_calls_section_end|>"
     ),
-    "functionary": each(lambda n, a: f"<function={n}>{json.dumps(a)}</function>", ""),
+    "functionary": each(lambda n, a: f"<function={n}>{dumps(a)}</function>", ""),
     "solar": lambda calls: (
         "<|tool_calls|>"
         + "".join(
-            f"<|tool_call:begin|>x1<|tool_call:name|>{n}<|tool_call:args|>{json.dumps(a)}<|tool_call:end|>"
+            f"<|tool_call:begin|>call1<|tool_call:name|>{n}<|tool_call:args|>{dumps(a)}<|tool_call:end|>"
             for n, a in calls
         )
         + "<|calls|>"
@@ -196,16 +196,20 @@ WRITERS = {
     "minicpm": each(minicpm_call),
     "granite": objects("<|tool_call|>[", "]"),
     "phi": objects("<|tool_call|>[", "]<|/tool_call|>"),
-    "command_r": objects(
-        "<|START_ACTION|>[\n    ", "\n]<|END_ACTION|>", ",\n    ", name_key="tool_name", arguments_key="parameters"
+    "command_r": lambda calls: (
+        "<|START_ACTION|>[\n    "
+        + ",\n    ".join(
+            dumps({"tool_call_id": str(i), "tool_name": n, "parameters": a}) for i, (n, a) in enumerate(calls)
+        )
+        + "\n]<|END_ACTION|>"
     ),
     "nemotron": objects("<TOOLCALL>[", "]</TOOLCALL>"),
     "apriel": objects("<tool_calls>[", "]</tool_calls>"),
     "minimax_m1": objects("<tool_calls>\n", "\n</tool_calls>", "\n"),
-    "gigachat": objects("<|function_call|>", ""),
+    "gigachat": each(lambda n, a: f"<|function_call|>{dumps({'name': n, 'arguments': a})}", ""),
     "gemma": each(lambda n, a: f"<|tool_call>call:{n}{gemma_value(a, top=True)}<tool_call|>", ""),
     "harmony": each(
-        lambda n, a: f"<|channel|>commentary to=functions.{n} <|constrain|>json<|message|>{json.dumps(a)}<|call|>", ""
+        lambda n, a: f"<|channel|>commentary to=functions.{n} <|constrain|>json<|message|>{dumps(a)}<|call|>", ""
     ),
 }
 # Formats whose values are raw text cannot say everything: not what ends a value, nor white space at their ends where
@@ -353,9 +357,10 @@ def test_reasoning_comes_first(text, cuts):
 
 HUGE = 200_000
 ADVERSARIES = [
-    " ", "<", "<tool_call>", "<tool_call>{", "[", '"', "\\", '",   ', '"a": ', "a", "<think>", "</think>", "<|channel|>",
-    "<|message|>", "(", "f(", "[TOOL_CALLS]", "[TOOL_CALLS]f", "<function=f>", "<parameter=a>", "<arg_key>a</arg_key>",
-    '{"name": "f", "arguments": {"a": "b"}}', "```json\n", "'''", '\\u12', "\n</function", "{{", "[f(", "<|",
+    " ", "<", "<tool_call>", "<tool_call>{", "[", '"', "\\", '",   ', '"a": ', "a", "<think>", "</think>",
+    "<|channel|>", "<|message|>", "(", "f(", "[TOOL_CALLS]", "[TOOL_CALLS]f", "<function=f>", "<parameter=a>",
+    "<arg_key>a</arg_key>",
+    '{"name": "f", "arguments": {"a": "b"}}', "```json\n", "'''", "\\u12", "\n</function", "{{", "[f(", "<|",
 ]  # fmt: skip
 
 

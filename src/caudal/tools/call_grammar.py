@@ -34,7 +34,10 @@ def marked_grammar(
     shape = calls.shape()
     call = writer.rule(*(calls.call_rule(writer, name, schema) for name, schema in schemas.items()))
     if parallel and shape.between is not None:
-        call = writer.rule(f"{call} ({writer.text(shape.between)} {call})*")
+        # What stands between two calls is part of the second one: where it begins as a section's end does, nothing
+        # decides between the two before both have been read.
+        again = writer.rule(*(calls.call_rule(writer, name, schema, shape.between) for name, schema in schemas.items()))
+        call = writer.rule(f"{call} {again}*")
     section = f"{writer.text(shape.open)} {call} {writer.text(shape.close)}"
     start = ""
     if reasoning is not None:

@@ -80,5 +80,8 @@ class CallSyntax(Protocol):
     def shape(self) -> Shape:
         """Return what a grammar puts around calls. Raises InvalidParameter if the syntax has no grammar."""
 
-    def call_rule(self, writer: Writer, name: str, schema: Mapping[str, Any]) -> str:
-        """Return the grammar's text for a call of one tool, without what `shape` puts around it."""
+    def call_rule(self, writer: Writer, name: str, schema: Mapping[str, Any], before: str = "") -> str:
+        """Return the grammar's text for a call of one tool, with `before` in front of it.
+
+        What `shape` puts around calls is not in it.
+        """

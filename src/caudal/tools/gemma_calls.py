@@ -51,6 +51,6 @@ class GemmaCalls:
         message = "this model writes its calls in a way that cannot be forced; use tool_choice 'auto' or 'none'"
         raise InvalidParameter(message, parameter="tool_choice")
 
-    def call_rule(self, writer: Writer, name: str, schema: Mapping[str, Any]) -> str:  # noqa: ARG002
+    def call_rule(self, writer: Writer, name: str, schema: Mapping[str, Any], before: str = "") -> str:  # noqa: ARG002
         """Raise what `shape` raises."""
         raise AssertionError(self.shape())

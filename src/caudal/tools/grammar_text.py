@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 # White space in a value has a limit: a small model that may write line ends for ever does. Keywords of a schema that
 # llguidance does not know do not make a tool unusable.
@@ -47,7 +47,7 @@ class Writer:
 
     def __init__(self, control_tokens: Mapping[str, int]) -> None:
         self._tokens = control_tokens
-        self._rules: list[str] = []
+        self._rules: dict[str, str] = {}  # what stands behind a name, and the name
         by_length = sorted(control_tokens, key=lambda text: (-len(text), text))
         self._split = re.compile("(" + "|".join(map(re.escape, by_length)) + ")") if by_length else None
 
@@ -58,26 +58,30 @@ class Writer:
             f"<[{self._tokens[piece]}]>" if piece in self._tokens else _quoted(piece) for piece in pieces if piece
         )
 
+    def numbered(self, pieces: Sequence[str]) -> str:
+        """Return an expression for the pieces with a number between each two."""
+        between = f" {self.rule('/[0-9]{1,3}/')} " if len(pieces) > 1 else ""
+        return between.join(map(self.text, pieces))
+
     def rule(self, *alternatives: str, options: str = "") -> str:
-        """Add a rule that is one of the expressions; return its name."""
-        name = f"r{len(self._rules)}"
-        self._rules.append(f"{name}{options}: {' | '.join(a or _quoted('') for a in alternatives)}")
-        return name
+        """Add a rule that is one of the expressions, if there is none yet; return its name."""
+        body = f"{options}: {' | '.join(a or _quoted('') for a in alternatives)}"
+        return self._rules.setdefault(body, f"r{len(self._rules)}")
 
     def json(self, schema: Mapping[str, Any]) -> str:
         """Return a rule for the JSON values that obey a schema."""
         return self.rule(f"%json {json.dumps({**schema, 'x-guidance': _JSON_OPTIONS})}")
 
     def until(self, end: str, begin: str = "") -> str:
-        """Return a rule for any text after `begin` up to and with the first `end`, which may begin with a token."""
-        before = f"{self.text(begin)} " if begin else ""
-        if self._split and self._split.match(end):
-            return self.rule(f"{before}TEXT {self.text(end)}")
-        return before + self.rule(f"TEXT {_quoted(end)}", options="[lazy]")
+        """Return an expression for any text after `begin` up to and with the first `end`.
 
-    def one_of(self, expressions: Iterable[str]) -> str:
-        """Return a rule for one of the expressions."""
-        return self.rule(*expressions)
+        If there is a control token in `end`, the text ends at this token.
+        """
+        before = f"{self.text(begin)} " if begin else ""
+        token = self._split.search(end) if self._split else None
+        if token:
+            return f"{before}TEXT {self.text(end[token.start() :])}"
+        return before + self.rule(f"TEXT {_quoted(end)}", options="[lazy]")
 
     def separated(self, members: Sequence[tuple[str, bool]], separator: str) -> str:
         """Return an expression for members in this order, those that are not required maybe left out.
@@ -100,7 +104,7 @@ class Writer:
             [
                 "%llguidance {}",
                 f"start: {start}",
-                *self._rules,
+                *(f"{name}{body}" for body, name in self._rules.items()),
                 r"TEXT: /(.|\n)*/",
                 r"SPACE: /[ \t\r\n]{0,8}/",
                 *(f"{name}: {expression}" for name, expression in terminals.items()),
@@ -110,4 +114,4 @@ class Writer:
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

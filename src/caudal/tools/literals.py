@@ -79,7 +79,7 @@ class LiteralReader:
         tape: where the value comes next.
         write: takes the JSON text, piece by piece.
         dialect: how the value is written.
-        stops: texts that end a call; a quotation mark before one of them ends a string.
+        stops: texts that end a call, and with it a value whose brackets were not closed.
 
     All readings raise Malformed where the text stops being a value; what was written has then been made whole. They
     raise Truncated at the end of the answer; what was written is then a beginning.
@@ -114,7 +114,8 @@ class LiteralReader:
                 self._write("null")
             self._before = ""
             self._sink("".join(bracket.json_close for bracket in reversed(self._open)))
-            raise
+            if not self._stops or not (yield from self._tape.at(*self._stops)):
+                raise
         except Truncated:
             self._write("")
             raise

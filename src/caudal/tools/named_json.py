@@ -33,7 +33,7 @@ class NamedJson:
         after_name: stands between the name and the arguments.
         after_id: in its place may stand this, an id, and then `after_name`.
         affixes: what belongs to the format in the text where the name is; the name is the group "name".
-        written: a call in a grammar, with {name} and {arguments}; braces are doubled as in str.format.
+        written: a call in a grammar, with {name}, {arguments} and maybe {number}.
         between: stands between two calls in a grammar.
         listed: read instead if the calls turn out to be a list of JSON objects.
     """
@@ -119,9 +119,8 @@ class NamedJson:
             return Shape(trigger=self.section[0], between=self.between, close=self.section[1])
         return Shape(trigger=self.call[0])
 
-    def call_rule(self, writer: Writer, name: str, schema: Mapping[str, Any]) -> str:
-        """Return the grammar's text for one call."""
-        before, after = self.written.split("{arguments}")
-        digits = writer.rule("/[0-9]{1,3}/") if "{number}" in before else ""
-        named = [writer.text(piece.replace("{name}", name)) for piece in before.split("{number}")]
-        return f"{f' {digits} '.join(named)} {writer.json(schema)} {writer.text(after)}"
+    def call_rule(self, writer: Writer, name: str, schema: Mapping[str, Any], before: str = "") -> str:
+        """Return the grammar's text for one call, with `before` in front of it."""
+        begin, after = self.written.split("{arguments}")
+        pieces = [piece.replace("{name}", name) for piece in (before + begin).split("{number}")]
+        return f"{writer.numbered(pieces)} {writer.json(schema)} {writer.text(after)}"

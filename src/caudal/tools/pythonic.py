@@ -112,10 +112,10 @@ class Pythonic:
         trigger = self.openers[0] if self.openers else ""
         return Shape(trigger=trigger, open=open_text, between=between, close=f"{close}{self.closer}")
 
-    def call_rule(self, writer: Writer, name: str, schema: Mapping[str, Any]) -> str:
+    def call_rule(self, writer: Writer, name: str, schema: Mapping[str, Any], before: str = "") -> str:
         """Return the grammar's text for one call. Values are JSON, which is read as Python's literals are."""
         members = [
             (f"{writer.text(f'{key}=')} {writer.json(value)}", required) for key, value, required in members_of(schema)
         ]
         inside = writer.separated(members, writer.text(", ")) if members else ""
-        return f"{writer.text(f'{name}(')} {inside} {writer.text(')')}"
+        return f"{writer.text(f'{before}{name}(')} {inside} {writer.text(')')}"

@@ -146,6 +146,7 @@ def _glm(name: str, joint: str) -> TaggedValues:
         key=("<arg_key>", "</arg_key>"),
         value=("<arg_value>", "</arg_value>"),
         joint=joint,
+        gap=joint,
     )
 
 
@@ -178,7 +179,7 @@ COMMAND_R = TaggedJson(
     closer="<|END_ACTION|>",
     arguments_key="parameters",
     name_key="tool_name",
-    before_name='"tool_call_id": "0", ',
+    before_name='"tool_call_id": "{number}", ',
     around=Shape(trigger="<|START_ACTION|>", open="[\n    ", between=",\n    ", close="\n]<|END_ACTION|>"),
 )
 NEMOTRON = TaggedJson(

@@ -34,7 +34,7 @@ class TaggedJson:
             alone or in a Markdown fence, as long as it has no other members and the name of a tool. Models that are
             taught tags forget them like this.
         arguments_key: what the arguments are called.
-        before_name: members before the name, in a grammar.
+        before_name: members before the name, in a grammar; {number} is any number.
         around: what the grammar puts around calls.
         python: after the first opener may also come a call such as `search.call(query="x")`.
     """
@@ -103,9 +103,8 @@ class TaggedJson:
         """Return what a grammar puts around calls."""
         return self.around
 
-    def call_rule(self, writer: Writer, name: str, schema: Mapping[str, Any]) -> str:
-        """Return the grammar's text for one call."""
-        begin = (
-            f'{{{self.before_name}"{self.name_key}": {json.dumps(name, ensure_ascii=False)}, "{self.arguments_key}": '
-        )
-        return f"{writer.text(begin)} {writer.json(schema)} {writer.text('}')}"
+    def call_rule(self, writer: Writer, name: str, schema: Mapping[str, Any], before: str = "") -> str:
+        """Return the grammar's text for one call, with `before` in front of it."""
+        *begin, last = f"{before}{{{self.before_name}".split("{number}")
+        last += f'"{self.name_key}": {json.dumps(name, ensure_ascii=False)}, "{self.arguments_key}": '
+        return f"{writer.numbered([*begin, last])} {writer.json(schema)} {writer.text('}')}"

@@ -35,6 +35,7 @@ class TaggedValues:
         lines: a value stands on lines of its own.
         joint: white space between the tags, in a grammar.
         between: white space between two calls of a section, in a grammar; None if a section has one call.
+        gap: white space between two sections, or two calls without one, in a grammar.
     """
 
     name: str
@@ -47,6 +48,7 @@ class TaggedValues:
     lines: bool = False
     joint: str = ""
     between: str | None = None
+    gap: str = "\n"
 
     @property
     def openers(self) -> tuple[str, ...]:
@@ -148,19 +150,19 @@ class TaggedValues:
     def shape(self) -> Shape:
         """Return what a grammar puts around calls."""
         if not self.section[0]:
-            return Shape(trigger=self.call[0], gap=self.joint)
+            return Shape(trigger=self.call[0], gap=self.gap)
         joint = self.joint or ("\n" if self.between else "")
         return Shape(
             trigger=self.section[0],
             open=joint,
             between=self.between,
             close=joint + self.section[1],
-            gap=joint,
+            gap=self.gap,
         )
 
-    def call_rule(self, writer: Writer, name: str, schema: Mapping[str, Any]) -> str:
-        """Return the grammar's text for one call."""
-        begin = (self.call[0] if self.section[0] else "") + name + self.after_name + self.joint
+    def call_rule(self, writer: Writer, name: str, schema: Mapping[str, Any], before: str = "") -> str:
+        """Return the grammar's text for one call, with `before` in front of it."""
+        begin = before + (self.call[0] if self.section[0] else "") + name + self.after_name + self.joint
         members = [
             (self._member_rule(writer, key, member, schema), required) for key, member, required in members_of(schema)
         ]
