@@ -19,11 +19,9 @@ SYNTAXES = {row.name: row for _, row in table.CALLS}
 FORMATS = {
     **{name: AnswerFormat(name=name, calls=row, reasoning=THINK) for name, row in SYNTAXES.items()},
     "harmony": format_of("<|channel|><|message|>"),
-    "mistral_think": AnswerFormat(name="m", calls=table.MISTRAL_ARGS, reasoning=table.REASONING[0][1]),
-    "command_r": AnswerFormat(
-        name="c", calls=table.COMMAND_R, reasoning=table.REASONING[1][1], dropped=table.DROPPED[0][1]
-    ),
-    "gemma": AnswerFormat(name="g", calls=table.GEMMA, reasoning=table.REASONING[3][1]),
+    "mistral_think": format_of("[TOOL_CALLS][ARGS][THINK]"),
+    "command_r": format_of("<|START_ACTION|><|START_THINKING|><|START_RESPONSE|>"),
+    "gemma": format_of("<|tool_call>call:<|channel>"),
 }
 TOOLS = [
     {"name": "f", "parameters": {"type": "object", "properties": {"s": {"type": "string"}, "n": {"type": "integer"}}}},
@@ -193,6 +191,18 @@ WRITERS = {
     "atem": invoke("atem:", "atem:function_calls"),
     "glm": glm("\n"),
     "glm_4.7": glm(""),
+    "ifm": lambda calls: (
+        "<ifm|tool_calls>\n"
+        + "".join(
+            f"<ifm|tool_call>{n}\n"
+            + "".join(
+                f"<ifm|arg_key>{k}</ifm|arg_key>\n<ifm|arg_value>{raw(v)}</ifm|arg_value>\n" for k, v in a.items()
+            )
+            + "</ifm|tool_call>\n"
+            for n, a in calls
+        )
+        + "</ifm|tool_calls>"
+    ),
     "minicpm": each(minicpm_call),
     "granite": objects("<|tool_call|>[", "]"),
     "phi": objects("<|tool_call|>[", "]<|/tool_call|>"),

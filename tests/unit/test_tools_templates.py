@@ -59,6 +59,15 @@ def assistant(num_calls, **more):
     return {"role": "assistant", "content": "Let me look.", "tool_calls": calls} | more
 
 
+def answer_start(prompt, whole, markers):
+    """Where the two part; before a marker that they share if the prompt goes on with another one."""
+    common = next((i for i in range(len(prompt)) if prompt[i] != whole[i]), len(prompt))
+    if common == len(prompt):
+        return common
+    reaching = [at for m in markers if 0 <= (at := whole.rfind(m, 0, common + len(m))) and at + len(m) >= common]
+    return min([common, *reaching])
+
+
 def rendered(template, num_calls, **more):
     """Return the prompt, and the answer with calls that the template writes behind it; None if it refuses."""
     prompt = template.render([QUESTION], tools=TOOLS)
@@ -66,9 +75,9 @@ def rendered(template, num_calls, **more):
         whole = template.render([QUESTION, assistant(num_calls, **more)], tools=TOOLS, add_generation_prompt=False)
     except TemplateError:
         return None
-    common = next((i for i, (a, b) in enumerate(zip(prompt, whole, strict=False)) if a != b), min(len(prompt), len(whole)))  # fmt: skip # noqa: E501
+    common = answer_start(prompt, whole, format_of(template.source).markers)
     answer = whole[common:]
-    return prompt, answer[: min((answer.index(end) for end in ENDS if end in answer), default=len(answer))]
+    return prompt[:common], answer[: min((answer.index(end) for end in ENDS if end in answer), default=len(answer))]
 
 
 def parts_of(answer_format, answer, *, opens_reasoning):

@@ -138,6 +138,17 @@ def _invoke(name: str, prefix: str, section: str) -> TaggedValues:
     )
 
 
+IFM = TaggedValues(
+    name="ifm",
+    section=("<ifm|tool_calls>", "</ifm|tool_calls>"),
+    call=("<ifm|tool_call>", "</ifm|tool_call>"),
+    key=("<ifm|arg_key>", "</ifm|arg_key>"),
+    value=("<ifm|arg_value>", "</ifm|arg_value>"),
+    joint="\n",
+    between="\n",
+)
+
+
 def _glm(name: str, joint: str) -> TaggedValues:
     """GLM 4.5 and 4.6 write line ends between the tags, 4.7 none."""
     return TaggedValues(
@@ -216,6 +227,7 @@ CALLS: tuple[tuple[tuple[str, ...], CallSyntax], ...] = (
     (("<minimax:tool_call>",), MINIMAX),
     (("<atem:function_calls>",), ATEM),
     (("<seed:tool_call>",), SEED),
+    (("<ifm|tool_calls>",), IFM),
     (("<|tool_call>call:",), GEMMA),
     (("<arg_key>", "<tool_call>", "</arg_key>\n"), GLM),
     (("<arg_key>", "<tool_call>", "</arg_key>\\n"), GLM),
@@ -225,6 +237,7 @@ CALLS: tuple[tuple[tuple[str, ...], CallSyntax], ...] = (
     (("<function name=", "<param name="), MINICPM),
     (("<|tool_call_start|>",), LFM),
     (("<|tool_list_start|>",), LFM),
+    (("List of tools: [",), LFM),
     (("<|START_ACTION|>",), COMMAND_R),
     (("<|function_call|>",), GIGACHAT),
     (("<|/tool_call|>",), PHI),
@@ -243,6 +256,8 @@ CALLS: tuple[tuple[tuple[str, ...], CallSyntax], ...] = (
 REASONING: tuple[tuple[tuple[str, ...], Reasoning], ...] = (
     (("[THINK]",), Reasoning(begin="[THINK]", end="[/THINK]", anywhere=True)),
     (("<|START_THINKING|>",), Reasoning(begin="<|START_THINKING|>", end="<|END_THINKING|>", anywhere=True)),
+    (("<ifm|think>",), Reasoning(begin="<ifm|think>", end="</ifm|think>")),
+    (("<mm:think>",), Reasoning(begin="<mm:think>", end="</mm:think>")),
     (("<seed:think>",), Reasoning(begin="<seed:think>", end="</seed:think>")),
     (("<|channel>",), Reasoning(begin="<|channel>thought", end="<channel|>", anywhere=True)),
     (("Here is my thought process:",), Reasoning(begin="Here is my thought process:", end="Here is my response:")),
