@@ -67,6 +67,13 @@ def test_values_of_tags_come_one_by_one():
     assert parser.push("12\n</parameter>\n</function>\n</tool_call>") == [CallArguments(0, "12}")]
 
 
+def test_text_in_tags_grows_as_it_comes():
+    parser = QWEN.parser(tools=[F], reasoning=True, opens_reasoning=False)
+    assert parser.push("<tool_call>\n<function=f>\n<parameter=s>\n") == [CallBegin(0, "f"), CallArguments(0, '{"s":"')]
+    assert parser.push('print("a")\n') == [CallArguments(0, 'print(\\"a\\")')]
+    assert parser.push("b\n</parameter>\n") == [CallArguments(0, '\\nb"')]
+
+
 # White space
 
 

@@ -64,7 +64,7 @@ def answer_start(prompt, whole, markers):
     common = next((i for i in range(len(prompt)) if prompt[i] != whole[i]), len(prompt))
     if common == len(prompt):
         return common
-    reaching = [at for m in markers if 0 <= (at := whole.rfind(m, 0, common + len(m))) and at + len(m) >= common]
+    reaching = [at for m in markers if (at := whole.rfind(m, 0, common + len(m))) >= 0 and at + len(m) >= common]
     return min([common, *reaching])
 
 

@@ -71,8 +71,8 @@ class CallSyntax(Protocol):
             Truncated: the answer ended.
         """
 
-    def read_bare(self, tape: Tape, calls: Calls) -> Steps[bool]:
-        """Read calls that have no opener, at the answer's beginning. Return whether there may have been any.
+    def read_bare(self, tape: Tape, calls: Calls) -> Steps[None]:
+        """Read calls that have no opener, at the answer's beginning, or nothing.
 
         Raises what `read` raises.
         """

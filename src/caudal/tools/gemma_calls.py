@@ -41,10 +41,9 @@ class GemmaCalls:
         yield from tape.skip_space()
         yield from tape.accept(_CLOSE)
 
-    def read_bare(self, tape: Tape, calls: Calls) -> Steps[bool]:  # noqa: ARG002 - as CallSyntax says
+    def read_bare(self, tape: Tape, calls: Calls) -> Steps[None]:  # noqa: ARG002 - as CallSyntax says
         """Read nothing: these calls have openers."""
-        return False
-        yield
+        yield from ()
 
     def shape(self) -> Shape:
         """Raise InvalidParameter: values in this syntax are no JSON, so no schema can bind them."""

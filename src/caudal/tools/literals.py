@@ -227,7 +227,7 @@ class LiteralReader:
                     write('"')
                     return
                 next_one += "".join(space)
-            write(_escaped(next_one))
+            write(escaped(next_one))
 
     def _closes(self, quote: str, followers: str, *, has_space: bool) -> Steps[bool]:
         """Whether the quotation mark just read ends its string, judged by what follows; if not, it belongs to it."""
@@ -260,14 +260,14 @@ class LiteralReader:
             if next_one == "\\":
                 yield from self._escape(self._write)
             else:
-                self._write(_escaped(self._tape.take(1)))
+                self._write(escaped(self._tape.take(1)))
                 yield from self._tape.copy_run(_PLAIN[quote], self._write)
         self._write('"')
 
     def _raw_string(self, write: Sink) -> Steps[None]:
         write('"')
         marker = Markers([self._dialect.raw_quote])
-        if not (yield from self._tape.copy_until(marker, lambda text: write(_escaped(text)))):
+        if not (yield from self._tape.copy_until(marker, lambda text: write(escaped(text)))):
             raise Truncated
         write('"')
 
@@ -302,7 +302,7 @@ class LiteralReader:
         return digits
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Return what a text is inside of a JSON string."""
     return '\\"' if text == '"' else json.dumps(text, ensure_ascii=False)[1:-1]
 

@@ -50,8 +50,8 @@ class TapeParser:
             self._steps = self._read()
         next(self._steps, None)
 
-    def _call(self, reading: Steps[object], calls: Calls, opener: str = "") -> Steps[bool]:
-        """Read a call or several; return whether that is what they were.
+    def _call(self, reading: Steps[object], calls: Calls, opener: str = "") -> Steps[None]:
+        """Read a call or several.
 
         What is none becomes text. So does the rest of a call that stops being one after it was begun; its arguments
         have been made whole then. A call at which the answer ends keeps the beginning of its arguments.
@@ -67,9 +67,8 @@ class TapeParser:
             pass
         else:
             self._tape.forget()
-            return True
+            return
         self._parts.text(self._tape.forget())
-        return self._parts.num_calls > num_calls
 
 
 class MarkedParser(TapeParser):

@@ -108,10 +108,9 @@ class NamedJson:
         found = self.affixes.fullmatch(name)
         return found["name"] if found else name
 
-    def read_bare(self, tape: Tape, calls: Calls) -> Steps[bool]:  # noqa: ARG002 - as CallSyntax says
+    def read_bare(self, tape: Tape, calls: Calls) -> Steps[None]:  # noqa: ARG002 - as CallSyntax says
         """Read nothing: these calls have openers."""
-        return False
-        yield
+        yield from ()
 
     def shape(self) -> Shape:
         """Return what a grammar puts around calls."""

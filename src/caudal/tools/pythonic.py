@@ -81,15 +81,13 @@ class Pythonic:
         if self.closer:
             yield from tape.accept(self.closer)
 
-    def read_bare(self, tape: Tape, calls: Calls) -> Steps[bool]:
+    def read_bare(self, tape: Tape, calls: Calls) -> Steps[None]:
         """Read calls at the answer's beginning, as CallSyntax says."""
         if not self.bare:
-            return False
-        tape.keep()
+            return
         yield from tape.skip_space()
         yield from tape.expect("[")
         yield from self._calls(tape, calls, is_list=True, known=True)
-        return True
 
     def _calls(self, tape: Tape, calls: Calls, *, is_list: bool, known: bool = False) -> Steps[None]:
         stops = (self.closer,) if self.closer else ()

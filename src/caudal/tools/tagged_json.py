@@ -69,11 +69,10 @@ class TaggedJson:
         if self.closer:
             yield from tape.accept(self.closer)
 
-    def read_bare(self, tape: Tape, calls: Calls) -> Steps[bool]:
+    def read_bare(self, tape: Tape, calls: Calls) -> Steps[None]:
         """Read calls at the answer's beginning, as CallSyntax says."""
         if not self.bare:
-            return False
-        tape.keep()
+            return
         fence = (yield from tape.accept(*_FENCES)) if self.bare == "known" else ""
         if (yield from tape.skip_space()) != "{":
             raise Malformed
@@ -86,7 +85,6 @@ class TaggedJson:
                 yield from CallObjectReader(tape, calls, only=only).read()
         if fence:
             yield from tape.accept("```")
-        return True
 
     @property
     def _stops(self) -> tuple[str, ...]:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from caudal.tools.coercion import is_string, json_of, members_of, properties_of
 from caudal.tools.grammar_text import Shape, Writer
+from caudal.tools.literals import escaped
 from caudal.tools.tape import Malformed, Markers, Truncated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from caudal.tools.calls import Calls
-    from caudal.tools.tape import Steps, Tape
+    from caudal.tools.tape import Sink, Steps, Tape
 
 _NAME = re.compile(r"[^\s<>\"]+")
 
@@ -74,10 +75,9 @@ class TaggedValues:
         if self.section[1]:
             yield from tape.accept(self.section[1])
 
-    def read_bare(self, tape: Tape, calls: Calls) -> Steps[bool]:  # noqa: ARG002 - as CallSyntax says
+    def read_bare(self, tape: Tape, calls: Calls) -> Steps[None]:  # noqa: ARG002 - as CallSyntax says
         """Read nothing: these calls have openers."""
-        return False
-        yield
+        yield from ()
 
     def _call(self, tape: Tape, calls: Calls) -> Steps[None]:
         yield from tape.skip_space()
@@ -120,26 +120,31 @@ class TaggedValues:
         member = {"type": "string"} if type_named == "true" else properties_of(schema).get(key)
         write = calls.arguments
         write(f"{separator}{json.dumps(key, ensure_ascii=False)}:")
-        value, is_whole = yield from self._raw(tape)
-        if is_whole:
-            write(json_of(value, {} if type_named == "false" else member, schema))
+        if is_string(member, schema):
+            write('"')
+            if not (yield from self._raw(tape, lambda text: write(escaped(text)))):
+                raise Truncated
+            write('"')
             return
-        write(json.dumps(value, ensure_ascii=False)[:-1] if is_string(member, schema) else value)
-        raise Truncated
-
-    def _raw(self, tape: Tape) -> Steps[tuple[str, bool]]:
-        """Read a value's text and its end; return the text and whether there was an end."""
-        pieces: list[str] = []
-        ends = [self.value[1]]
-        if self.lines:  # models forget the end of a value, but then the next tag begins a line
-            ends += [f"\n{self.key[0]}", f"\n{self.call[1]}"]
-        end = yield from tape.copy_until(Markers(ends), pieces.append, take=False)
-        yield from tape.accept(self.value[1])
+        pieces = []
+        is_whole = yield from self._raw(tape, pieces.append)
         value = "".join(pieces)
+        write(json_of(value, {} if type_named == "false" else member, schema) if is_whole else value)
+        if not is_whole:
+            raise Truncated
+
+    def _raw(self, tape: Tape, sink: Sink) -> Steps[bool]:
+        """Read a value's text and its end; return whether there was an end."""
+        close: tuple[str, ...] = (self.value[1],)
+        ends = close
         if self.lines:
-            value = value.removeprefix("\n")
-            value = value.removesuffix("\n") if end else value
-        return value, bool(end)
+            yield from tape.accept("\n")
+            close = (f"\n{self.value[1]}", self.value[1])
+            # Models forget the end of a value, but then the next tag begins a line.
+            ends = (*close, f"\n{self.key[0]}", f"\n{self.call[1]}")
+        end = yield from tape.copy_until(Markers(ends), sink, take=False)
+        yield from tape.accept(*close)
+        return bool(end)
 
     def _type(self, tape: Tape) -> Steps[str]:
         """Read DSML's `string="true">` or `string="false">`; return what stands in it, "" if it is not there."""
