@@ -30,7 +30,11 @@ class CallBegin:
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """The next part of a call's arguments. All parts of a call, joined, are one JSON object."""
+    """The next part of a call's arguments, as JSON text.
+
+    All parts of a call, joined, are one JSON object, without white space between its parts; the beginning of one if
+    the answer was cut off inside of the call.
+    """
 
     index: int
     text: str
@@ -46,7 +50,12 @@ class AnswerParser(Protocol):
         """Return what more text makes certain; what may still turn out to be a marker is held back."""
 
     def finish(self) -> list[Part]:
-        """Return the rest. A call that is not complete, or is malformed, has become text."""
+        """Return the rest.
+
+        What began like a call but got no CallBegin has become text. A call that stopped being one after its CallBegin
+        has arguments that were made whole, and what followed has become text. A call at which the answer ends keeps
+        the beginning of its arguments. So nothing is lost but markers and the white space around them.
+        """
 
 
 class PlainParser:
