@@ -287,6 +287,7 @@ int32_t Sampler::draw(const SamplingArgs& a, int row, const float* logits, float
   } else if (k <= 0 && (is_whole || a.top_p[row] < 1.0f)) {
     total = kernels_.sampling.exp_sum(logits, a.vocabulary, 1.0f / temperature, best);
   }
+  w.whole_mass = is_whole && is_typical ? whole.total : total;
   w.candidates.clear();
   for_blocks_reaching(lowest, w.maxima, a.vocabulary, [&](int first, int end) {
     for (int i = first; i < end; ++i) {
@@ -314,14 +315,16 @@ int32_t Sampler::draw(const SamplingArgs& a, int row, const float* logits, float
 
 int32_t Sampler::draw_spread(const SamplingArgs& a, int row, const float* logits, float best, Workspace& w) const {
   const double number = uniform(a.seeds[row], a.positions[row]);
-  SpreadNeeds needs{std::max(a.top_k[row], 0), 0.0, number, a.typical_p[row] < 1.0f};
-  if (a.typical_p[row] < 1.0f) needs.mass = 1.0 - (1.0 - static_cast<double>(a.typical_p[row])) / 8;
+  const bool is_cut = a.top_k[row] > 0 || a.top_p[row] < 1.0f || a.min_p[row] > 0.0f;
+  SpreadNeeds needs{std::max(a.top_k[row], 0), 0.0, number, is_cut && a.typical_p[row] < 1.0f};
+  if (a.typical_p[row] < 1.0f) needs.mass = 1.0 - (1.0 - static_cast<double>(a.typical_p[row])) / 4;
   if (a.min_p[row] > 0.0f) needs.least_weight = static_cast<double>(a.min_p[row]);
   if (a.top_p[row] < 1.0f) {
     needs.least_weight = 0.0;
     needs.mass = static_cast<double>(a.top_p[row]);
   }
   SpreadDraw draw(kernels_.sampling, logits, a.vocabulary, best, a.temperature[row], needs, w.spread);
+  w.whole_mass = draw.total();
   if (a.top_k[row] > 0) draw.keep_first(a.top_k[row]);
   if (a.top_p[row] < 1.0f) draw.keep_mass(static_cast<double>(a.top_p[row]));
   if (a.min_p[row] > 0.0f) draw.keep_likely(static_cast<double>(a.min_p[row]));
@@ -335,7 +338,9 @@ void Sampler::report(const SamplingArgs& a, int row, const SamplingResult& resul
   const float* raw = a.logits + static_cast<size_t>(a.rows[row]) * a.logits_stride;
   const float best =
       maxima_are_known ? *std::max_element(w.maxima.begin(), w.maxima.end()) : find_maxima(a, row, raw, w);
-  const double log_total = std::log(kernels_.sampling.exp_sum(raw, a.vocabulary, 1.0f, best));
+  // The draw has summed the same, if it was of these logits at temperature 1.
+  const bool is_known = maxima_are_known && a.temperature[row] == 1.0f && w.whole_mass > 0.0;
+  const double log_total = std::log(is_known ? w.whole_mass : kernels_.sampling.exp_sum(raw, a.vocabulary, 1.0f, best));
   const auto logprob = [&](float logit) {
     return static_cast<float>((static_cast<double>(logit) - static_cast<double>(best)) - log_total);
   };
@@ -364,6 +369,7 @@ void Sampler::report(const SamplingArgs& a, int row, const SamplingResult& resul
 void Sampler::sample_row(const SamplingArgs& args, const SamplingResult& result, int row, Workspace& w) const {
   try {
     const float* logits = edited_logits(args, row, w);
+    w.whole_mass = 0.0;
     result.token_ids[row] = choose(args, row, logits, w);
     const bool is_edited = logits == w.logits.data();
     if (args.num_logprobs[row] >= 0 && result.token_ids[row] != kNoToken) report(args, row, result, !is_edited, w);

@@ -74,6 +74,7 @@ class Sampler {
     std::vector<float> maxima;  // of every kBlockLogits logits
     std::vector<float> sorted_maxima;
     SpreadBuffers spread;
+    double whole_mass = 0.0;  // of the row that was drawn from, relative to its best, at its temperature; 0: not summed
   };
 
   void sample_row(const SamplingArgs& args, const SamplingResult& result, int row, Workspace& w) const;

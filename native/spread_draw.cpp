@@ -93,7 +93,11 @@ void SpreadDraw::fill(int end) {
     buffers_.masses[static_cast<size_t>(b)] *= factor;
     if (needs_.moments) buffers_.moments[static_cast<size_t>(b)] *= factor * (1.0 + excess);
   }
-  if (first > 0) share_out(known, first);
+  if (first > 0) {
+    share_out(known, first);
+  } else {
+    whole_moment_ = tail_.moment * (1.0 + excess);
+  }
 }
 
 // Makes the buckets from `first` on and the tail weigh together what they weighed when all of them was tail, so that
@@ -124,6 +128,14 @@ double SpreadDraw::exponent(float logit) const {
 
 double SpreadDraw::total() const {
   return end_ <= filled_ ? mass_between(0, end_) : mass_between(0, filled_) + tail_.mass;
+}
+
+// Of exp(y) * y over all that is kept.
+double SpreadDraw::moment() const {
+  if (!needs_.moments) return whole_moment_;
+  double sum = end_ <= filled_ ? 0.0 : tail_.moment;
+  for (int b = 0; b < std::min(end_, filled_); ++b) sum += buffers_.moments[static_cast<size_t>(b)];
+  return sum;
 }
 
 // Goes through the buckets until they hold a mass, and leaves in it what is wanted of the last. kBuckets if they do
@@ -237,8 +249,7 @@ void SpreadDraw::keep_likely(double min_p) {
 // entropy is the mean of that: what counts is how far an exponent is from the mean exponent.
 void SpreadDraw::keep_typical(double typical_p) {
   const double sum = total();
-  double mean = end_ <= filled_ ? 0.0 : tail_.moment / sum;
-  for (int b = 0; b < std::min(end_, filled_); ++b) mean += buffers_.moments[static_cast<size_t>(b)] / sum;
+  const double mean = moment() / sum;
   std::vector<double>& before = buffers_.mass_before;
   before.assign(1, 0.0);
   const auto mass_before = [&](int bucket) {

@@ -26,7 +26,7 @@ struct SpreadNeeds {
   int count;            // for keep_first: so many tokens
   double least_weight;  // all tokens with this weight, 1 being the likeliest's
   double mass;          // tokens with so much of the mass
-  bool moments;         // for keep_typical
+  bool moments;         // for keep_typical after another cut
 };
 
 class SpreadDraw {
@@ -34,6 +34,9 @@ class SpreadDraw {
   // The row, its largest logit, which is finite, and a temperature above 0. All of it outlives the draw.
   SpreadDraw(const SamplingKernels& kernels, const float* logits, int vocabulary, float best, float temperature,
              SpreadNeeds needs, SpreadBuffers& buffers);
+
+  // The mass of all that is kept, in units of the likeliest token's.
+  double total() const;
 
   // Each of these keeps a part of the tokens kept so far, as SamplingParams has it; the likeliest is always kept, or of
   // keep_typical the most typical.
@@ -59,7 +62,7 @@ class SpreadDraw {
   void fill(int end);
   void share_out(double known, int first);
   double mass_between(int first, int end) const;
-  double total() const;
+  double moment() const;
   int find_reaching(double& mass);
   std::vector<Weighted>* find(int bucket);
   std::vector<Weighted>& open(int bucket);
@@ -76,6 +79,7 @@ class SpreadDraw {
   float buckets_per_logit_;
   SpreadNeeds needs_;
   SpreadBuffers& buffers_;
+  double whole_moment_ = 0.0;  // of the logits as they came, unless moments are kept
   std::vector<Opened> opened_;
   int filled_ = 0;  // buckets
   Tail tail_{};     // what lies behind those

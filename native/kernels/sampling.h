@@ -17,7 +17,7 @@ struct Histogram {
   int32_t* counts;  // how many there are; null if not wanted
 };
 
-// Of all that lies behind a histogram's last bucket.
+// Of all that lies behind a histogram's last bucket. Where the histogram has no moments, the moment is that of all.
 struct Tail {
   double mass, moment;
 };
@@ -30,7 +30,7 @@ struct SamplingKernels {
   // The same sum, and in `moment` that of exp(y) * y for y = (x - shift) * scale.
   double (*exp_moment)(const float* x, int n, float scale, float shift, double* moment);
   // Adds the logits, none of them larger than shift, to a histogram, one after another, and returns what lies behind
-  // it, without the moment if moments are not wanted. NaN weighs nothing.
+  // it. NaN weighs nothing.
   Tail (*exp_histogram)(const float* x, int n, float scale, float shift, const Histogram& histogram);
   // How many logits are larger than a value.
   int (*count_above)(const float* x, int n, float value);

@@ -82,13 +82,13 @@ struct HistogramRun {
   alignas(64) float moments[kLength + kLanes];
 };
 
-// Returns the sums of what lies behind the buckets.
+// Returns the run's part of the Tail.
 template <bool kMoments>
 inline Tail weigh_run(const float* x, int n, float scale, float shift, const Histogram& h, HistogramRun& run) {
   const VecF a = set1(scale), b = set1(shift), per_bucket = set1(h.buckets_per_logit);
   const VecF first = set1(static_cast<float>(h.first)), end = set1(static_cast<float>(h.end));
   const VecF least = set1(-100.0f), zero = set1(0.0f);
-  VecF tail_mass = zero, tail_moment = zero;
+  VecF tail_mass = zero, moment = zero;
   float last[kLanes];
   run.count = 0;
   for (int i = 0; i < n; i += kLanes) {
@@ -102,14 +102,18 @@ inline Tail weigh_run(const float* x, int n, float scale, float shift, const His
     const VecF bucket = max(zero, min(mul(sub(b, v), per_bucket), end));
     const uint32_t inside = lanes_not_below(bucket, first) & ~lanes_not_below(bucket, end);
     tail_mass = add(tail_mass, zero_where_less(w, bucket, end));
-    if constexpr (kMoments) tail_moment = add(tail_moment, zero_where_less(mul(w, y), bucket, end));
+    if constexpr (kMoments) {
+      moment = add(moment, zero_where_less(mul(w, y), bucket, end));
+    } else {
+      moment = fma(w, y, moment);
+    }
     if (inside == 0) continue;
     store_lanes(run.buckets + run.count, bucket, inside);
     store_lanes(run.masses + run.count, w, inside);
     if constexpr (kMoments) store_lanes(run.moments + run.count, mul(w, y), inside);
     run.count += __builtin_popcount(inside);
   }
-  return {static_cast<double>(reduce_add(tail_mass)), static_cast<double>(reduce_add(tail_moment))};
+  return {static_cast<double>(reduce_add(tail_mass)), static_cast<double>(reduce_add(moment))};
 }
 
 // Vectors first, for a whole run, and then the sums one by one: what a vector has just stored is slow to read in parts.

@@ -341,16 +341,19 @@ void check_histogram(const KernelTable& kernels, const KernelTable& oracle, int 
     }
   }
   for (int end : {1, 3, kBuckets}) {
-    double masses = 0.0, mass_behind = 0.0, moment_behind = 0.0;
+    double masses = 0.0, mass_behind = 0.0, moment_behind = 0.0, whole_moment = 0.0;
     int64_t count = 0;
     for (float v : x) {
       const double y = static_cast<double>(v - best) * static_cast<double>(kScale), weight = std::exp(y);
       const bool is_inside = (best - v) * kPerLogit < static_cast<float>(end);
       count += is_inside ? 1 : 0;
       if (is_inside) masses += weight;
+      if (weight > 0.0) whole_moment += weight * y;
       if (!is_inside && weight > 0.0) mass_behind += weight, moment_behind += weight * y;
     }
     const Filled found = fill(kernels, true, true, {end});
+    expect_close(isa + " histogram's whole moment", {static_cast<float>(fill(kernels, false, true, {end}).tail.moment)},
+                 {static_cast<float>(whole_moment)}, 1e-5f);
     int64_t counted = 0;
     double mass = 0.0;
     for (int32_t c : found.counts) counted += c;
