@@ -17,6 +17,7 @@ from caudal.server.metrics import ServerMetrics
 from caudal.server.model_directory import OneModel
 from caudal.server.paths import TidyPaths
 from caudal.server.problems import HTTPProblem, error_response
+from caudal.server.request_ids import RequestIds
 from caudal.server.routes import routes
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def app_of(context: ServerContext) -> Starlette:
         yield
         context.models.close()
 
-    middleware = [Middleware(TidyPaths)]
+    middleware = [Middleware(RequestIds), Middleware(TidyPaths)]
     if settings.allowed_origins:
         middleware.append(
             Middleware(

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import Route
 
+from caudal.server.anthropic.error_shape import anthropic_shape
+from caudal.server.anthropic.messages import count_tokens, create_message
+from caudal.server.anthropic.models import by_client, get_model_info, list_model_infos
 from caudal.server.call import Endpoint
 from caudal.server.openai.chat import chat_completions
 from caudal.server.openai.completions import completions
@@ -44,13 +47,19 @@ OPENAI: tuple[Row, ...] = both(
     ("POST", "/completions", completions),
     ("POST", "/tokenize", tokenize),
     ("POST", "/detokenize", detokenize),
-    ("GET", "/models", list_models),
-    ("GET", "/models/{model_id:path}", get_model),
+    ("GET", "/models", by_client(list_models, list_model_infos)),
+    ("GET", "/models/{model_id:path}", by_client(get_model, get_model_info)),
+)
+
+ANTHROPIC: tuple[Row, ...] = both(
+    ("POST", "/messages", create_message),
+    ("POST", "/messages/count_tokens", count_tokens),
 )
 
 APIS: tuple[tuple[tuple[Row, ...], ErrorShape], ...] = (
     (STATUS, openai_shape),
     (OPENAI, openai_shape),
+    (ANTHROPIC, anthropic_shape),
 )
 
 
