@@ -47,6 +47,7 @@ def app_of(context: ServerContext) -> Starlette:
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         yield
+        await context.responses.close()
         context.models.close()
 
     middleware = [Middleware(RequestIds), Middleware(TidyPaths)]

@@ -17,6 +17,14 @@ from caudal.server.openai.chat import chat_completions
 from caudal.server.openai.completions import completions
 from caudal.server.openai.models import get_model, list_models
 from caudal.server.problems import openai_shape
+from caudal.server.responses.create import count_input_tokens, create_response
+from caudal.server.responses.retrieve import (
+    cancel_response,
+    compact_response,
+    delete_response,
+    get_response,
+    list_input_items,
+)
 from caudal.server.status_routes import health, metrics, root, version
 from caudal.server.tokenize_routes import detokenize, tokenize
 
@@ -56,10 +64,21 @@ ANTHROPIC: tuple[Row, ...] = both(
     ("POST", "/messages/count_tokens", count_tokens),
 )
 
+RESPONSES: tuple[Row, ...] = both(
+    ("POST", "/responses", create_response),
+    ("POST", "/responses/input_tokens", count_input_tokens),
+    ("POST", "/responses/compact", compact_response),
+    ("GET", "/responses/{response_id}", get_response),
+    ("DELETE", "/responses/{response_id}", delete_response),
+    ("POST", "/responses/{response_id}/cancel", cancel_response),
+    ("GET", "/responses/{response_id}/input_items", list_input_items),
+)
+
 APIS: tuple[tuple[tuple[Row, ...], ErrorShape], ...] = (
     (STATUS, openai_shape),
     (OPENAI, openai_shape),
     (ANTHROPIC, anthropic_shape),
+    (RESPONSES, openai_shape),
 )
 
 
