@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from caudal.server.answer_reader import Piece
 from caudal.tools.parts import CallArguments, CallBegin, ReasoningPart, TextPart
 
-texts = st.text(min_size=1, max_size=8)
-inputs = st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=3), max_size=2)
+ALPHABET = 'ab é🎉\n"\\<{'
+texts = st.text(ALPHABET, min_size=1, max_size=8)
+inputs = st.dictionaries(st.text(ALPHABET, max_size=3), st.integers() | st.text(ALPHABET, max_size=3), max_size=2)
 
 
 @st.composite

@@ -86,3 +86,8 @@ class CallingTokenizer(ByteTokenizer):
             order = f"say:<think>hm</think>ok<tool_call>{json.dumps(call)}</tool_call>"
             messages.append({"role": "user", "content": order})
         return super().encode_chat(messages, tools, **variables)
+
+
+def write_tagged(monkeypatch):
+    """Have every model write as TaggedFormat reads."""
+    monkeypatch.setattr("caudal.server.conversation.format_of", lambda *_: TaggedFormat())

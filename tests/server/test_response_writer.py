@@ -181,9 +181,11 @@ def test_log_probabilities_come_with_the_text_only():
     given = [
         Piece(parts=[ReasoningPart("a")], logprobs=[entry(1)]),
         Piece(parts=[TextPart("b")], logprobs=[entry(2)]),
-        Piece(parts=[TextPart("c")], logprobs=[entry(3)], finish_reason="stop"),
+        Piece(logprobs=[entry(3)]),
+        Piece(parts=[TextPart("c")], logprobs=[entry(4)]),
+        Piece(logprobs=[entry(5)], finish_reason="stop"),
     ]
     items = json.loads(writer(labels=labels).body([(0, piece) for piece in given]))["output"]
-    assert [one["token"] for one in items[1]["content"][0]["logprobs"]] == ["2", "3"]
+    assert [one["token"] for one in items[1]["content"][0]["logprobs"]] == ["2", "3", "4", "5"]
     deltas = [data for name, data in stream_of(given, labels=labels) if name == "response.output_text.delta"]
-    assert [[one["token"] for one in data["logprobs"]] for data in deltas] == [["2"], ["3"]]
+    assert [[one["token"] for one in data["logprobs"]] for data in deltas] == [["2"], ["3", "4"], ["5"]]

@@ -34,23 +34,27 @@ class Output:
         self._as_summary = as_summary
         self._is_sealed = is_sealed
         self._open: OpenItem | None = None
+        self._logprobs: list[TokenLogprob] = []
         self.finished: list[OutputItem] = []
 
     def push(self, parts: Sequence[Part], logprobs: Sequence[TokenLogprob] = ()) -> list[AnswerEvent]:
-        """Return what parts add. The log-probabilities are those of the parts' tokens; only text shows them."""
+        """Return what parts add. The log-probabilities are those of the parts' tokens; only text shows them.
+
+        Those of tokens whose text is held back come with the next text.
+        """
         events: list[AnswerEvent] = []
-        rest = list(logprobs)
+        self._logprobs += logprobs
         for part in parts:
-            if isinstance(part, TextPart):
-                events += self._push(part, rest)
-                rest = []
-            else:
-                events += self._push(part, [])
+            shown = self._logprobs if isinstance(part, TextPart) else []
+            self._logprobs = []
+            events += self._push(part, shown)
         return events
 
     def finish(self, status: str) -> list[AnswerEvent]:
         """Return the end of the last item. An answer without any has an empty message: clients look for one."""
-        events = [] if self._open or self.finished else self._begin(OpenMessage(0))
+        events: list[AnswerEvent] = [] if self._open or self.finished else self._begin(OpenMessage(0))
+        if self._logprobs and isinstance(self._open, OpenMessage):
+            events += self._open.add("", self._logprobs)
         return events + self._end(status)
 
     def items(self) -> list[OutputItem]:
