@@ -48,7 +48,7 @@ async def http():
 
 
 @contextmanager
-def real_server(make_client, settings=None, tokenizer=None):
+def real_server(make_client, settings=None, tokenizer=None, model=MODEL):
     """A uvicorn server on a free port of 127.0.0.1, in a thread. Yields the base URL and the engine client."""
     started = threading.Event()
     box = {}
@@ -56,7 +56,7 @@ def real_server(make_client, settings=None, tokenizer=None):
     async def serve():
         client = make_client()
         await client.start()
-        app = create_app(client, tokenizer or ByteTokenizer(), MODEL, settings or ServerSettings())
+        app = create_app(client, tokenizer or ByteTokenizer(), model, settings or ServerSettings())
         listener = socket.create_server(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
         box.update(server=server, client=client, url=f"http://127.0.0.1:{listener.getsockname()[1]}")

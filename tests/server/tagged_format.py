@@ -18,10 +18,10 @@ class TaggedFormat:
     name = "tagged"
     markers = ()
 
-    def opens_reasoning(self, prompt_tail):
+    def opens_reasoning(self, prompt_tail):  # noqa: ARG002 - the answer says so itself
         return False
 
-    def parser(self, *, tools, reasoning, opens_reasoning):
+    def parser(self, **_):
         return TaggedParser()
 
 

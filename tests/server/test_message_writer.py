@@ -9,12 +9,11 @@ from drawn_pieces import pieces, sse_events
 from hypothesis import given
 from hypothesis import strategies as st
 
-from caudal.server.anthropic.message_writer import MessageWriter
 from caudal.server.answer_reader import Piece
+from caudal.server.anthropic.message_writer import MessageWriter
 from caudal.server.problems import Problem
 from caudal.server.sealed_reasoning import unseal
 from caudal.tools.parts import CallArguments, CallBegin, ReasoningPart, TextPart
-
 
 
 def writer(**fields):

@@ -97,7 +97,9 @@ async def test_reasoning_and_a_call(calling):
     thought = (await ask(calling, "weather?", tools=[TOOL], **fields)).json()["output"][0]
     assert thought["summary"] == [{"type": "summary_text", "text": "hm"}]
     del thought["summary"], thought["id"]
-    messages, _, variables = await seen(calling, [{**thought, "summary": []}, {"role": "user", "content": "say:x"}], **fields)
+    messages, _, variables = await seen(
+        calling, [{**thought, "summary": []}, {"role": "user", "content": "say:x"}], **fields
+    )
     assert messages[0]["reasoning_content"] == "hm"
     assert variables["reasoning_effort"] == "low"
 
@@ -247,7 +249,10 @@ async def test_input_items(http):
 async def test_counting_without_answering(http):
     body = {"model": "scripted", "input": "x" * 1000}
     answer = (await http.post("/v1/responses/input_tokens", json=body)).json()
-    assert answer == {"object": "response.input_tokens", "input_tokens": len("<user>" + "x" * 1000 + "\n<assistant>") + 1}
+    assert answer == {
+        "object": "response.input_tokens",
+        "input_tokens": len("<user>" + "x" * 1000 + "\n<assistant>") + 1,
+    }
     assert http.engine.num_prompt == 0
 
 
