@@ -168,6 +168,24 @@ async def test_deferred_tools_are_shown_once_they_are_referred_to(calling):
     assert [tool["function"]["name"] for tool in shown] == ["search", "late"]
 
 
+async def test_tools_are_added_and_removed_on_the_way(calling):
+    tools = [{**TOOL, "name": "first"}, {**TOOL, "name": "late", "defer_loading": True}]
+    definition = {**TOOL, "name": "inline"}
+    turns = [
+        {"role": "user", "content": "say:x"},
+        {"role": "system", "content": [
+            {"type": "tool_addition", "tool": {"type": "tool_reference", "name": "late"}},
+            {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": definition}},
+            {"type": "tool_removal", "tool": {"type": "tool_reference", "name": "first"}},
+        ]},
+        {"role": "user", "content": "say:x"},
+    ]  # fmt: skip
+    messages, shown, _ = await seen(calling, tools=tools, messages=turns)
+    assert [tool["function"]["name"] for tool in shown] == ["late", "inline"]
+    told = ["The tool late can be called now.", "The tool inline can be called now.", "The tool first is gone."]
+    assert messages[1] == {"role": "system", "content": "\n".join(told)}
+
+
 async def test_documents_and_search_results_of_text_are_read(calling):
     content = [
         {"type": "document", "title": "T", "source": {"type": "text", "media_type": "text/plain", "data": "D"}},
@@ -263,6 +281,19 @@ PDF = {"type": "document", "source": {"type": "base64", "media_type": "applicati
         ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": "f"}]}]}, "tool_use"),
         ({"messages": [{"role": "user", "content": [{"type": "hologram"}]}]}, "hologram"),
         ({"tools": [{"name": "no good"}]}, "no good"),
+        ({"tools": [TOOL, TOOL]}, "same name"),
+        ({"messages": [{"role": "system", "content": [{"type": "tool_removal", "tool": {}}]}]}, "tool_reference"),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "tool_addition", "tool": {"type": "tool_definition", "definition": 5}}],
+                    }
+                ]
+            },
+            "definition",
+        ),
         ({"tool_choice": {"type": "any"}}, "tool_choice"),
         ({"tool_choice": {"type": "tool", "name": "nope"}, "tools": [TOOL]}, "nope"),
         ({"tool_choice": {"type": "tool"}, "tools": [TOOL]}, "name"),

@@ -16,7 +16,18 @@ from caudal.server.responses.request_protocol import InputItem, ResponsesBody
 from caudal.server.responses.tools import GivenTool
 from caudal.server.settings import ServerSettings
 
-BLOCKS = ("text", "document", "tool_use", "tool_result", "thinking", "search_result", "tool_reference", "image")
+BLOCKS = (
+    "text",
+    "document",
+    "tool_use",
+    "tool_result",
+    "thinking",
+    "search_result",
+    "tool_reference",
+    "image",
+    "tool_addition",
+    "tool_removal",
+)
 ITEMS = ("message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "item_reference")
 TOOLS = ("function", "custom", "namespace", "web_search")
 

@@ -77,6 +77,7 @@ class ContentBlocks:
             begin = [] if isinstance(self._open, ThinkingBlock) else self._end() + self._begin(ThinkingBlock())
             shown = None if self._hides_thinking else ThinkingDelta(part.text)
             return begin + self._add(part.text, shown)
+        assert isinstance(self._open, ToolUseBlock), "a parser tells of a call's beginning before its arguments"
         return self._add(part.text, InputJSONDelta(part.text))
 
     @property

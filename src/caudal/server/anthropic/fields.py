@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from caudal.errors import InvalidParameter, UnsupportedParameter
 from caudal.sampling_params import SamplingParams
-from caudal.server.anthropic.history import messages_of, named_tools
+from caudal.server.anthropic.history import messages_of
+from caudal.server.anthropic.tool_changes import tools_in_effect
 from caudal.server.conversation import Conversation, ToolChoice
 from caudal.server.openai.chat_fields import MAX_TOOLS, checked_choice, tool_of
 from caudal.server.openai.chat_protocol import ToolFunction
@@ -57,23 +58,11 @@ def _is_begun(messages: list[dict[str, Any]]) -> bool:
 
 
 def _tools(body: ConversationBody) -> tuple[dict[str, Any], ...]:
-    """Return the tools that the model is shown: the client's own, those loaded on demand once they are needed."""
-    needed = named_tools(body.messages)
-    forced = body.tool_choice.name if body.tool_choice is not None else None
-    shown = [
-        _tool(tool)
-        for tool in body.tools or []
-        if _is_of_client(tool) and (not tool.defer_loading or tool.name in needed or tool.name == forced)
-    ]
+    shown = tools_in_effect(body)
     if len(shown) > MAX_TOOLS:
         message = f"tools has {len(shown)} tools; expected at most {MAX_TOOLS}"
         raise InvalidParameter(message, parameter="tools")
-    return tuple(shown)
-
-
-def _is_of_client(tool: ToolDefinition) -> bool:
-    """Whether a tool is described in the request; those that only Anthropic's servers and models know are left out."""
-    return tool.type in (None, "custom")
+    return tuple(_tool(tool) for tool in shown)
 
 
 def _tool(tool: ToolDefinition) -> dict[str, Any]:

@@ -13,10 +13,11 @@ import msgspec
 
 from caudal.errors import InvalidParameter, UnsupportedParameter
 from caudal.server.anthropic.request_protocol import Block
+from caudal.server.anthropic.tool_changes import ADDITION, REMOVAL, change_text
 from caudal.server.sealed_reasoning import unseal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from caudal.server.anthropic.request_protocol import InputMessage
 
@@ -49,25 +50,6 @@ def messages_of(turns: Sequence[InputMessage], system: str | list[Block] | None)
             message = f"a message has role {turn.role!r}; expected 'user', 'assistant' or 'system'"
             raise InvalidParameter(message, parameter="messages")
     return messages
-
-
-def named_tools(turns: Sequence[InputMessage]) -> frozenset[str]:
-    """Return the tools that the conversation has referred to or called: those that are loaded only when needed."""
-    names: set[str] = set()
-    for turn in turns:
-        for block in turn.content if isinstance(turn.content, list) else []:
-            names.update(_names_in(block))
-    return frozenset(names)
-
-
-def _names_in(block: Block) -> Iterable[str]:
-    if block.type == "tool_use" and block.name:
-        yield block.name
-    elif block.type == "tool_reference" and block.tool_name:
-        yield block.tool_name
-    elif block.type == "tool_result" and isinstance(block.content, list):
-        for part in block.content:
-            yield from _names_in(part)
 
 
 def _system_text(content: str | list[Block] | None) -> str:
@@ -144,6 +126,8 @@ def _text_of(block: Block) -> str:
         source = block.source if isinstance(block.source, str) else ""
         texts = [_text_of(part) for part in block.content] if isinstance(block.content, list) else []
         return "\n".join(text for text in (block.title or "", source, *texts) if text)
+    if block.type in (ADDITION, REMOVAL):
+        return change_text(block)
     if block.type == "tool_reference":
         return f"The tool {block.tool_name} can be called now."
     message = f"a message has a content block of type {block.type!r}, which this server does not read; send text"

@@ -11,8 +11,9 @@ from starlette.responses import Response, StreamingResponse
 
 from caudal.errors import PromptTooLong
 from caudal.server.answer_writer import EVENT_STREAM
-from caudal.server.conversation import ChatPrompt, new_answer, read_conversation
+from caudal.server.conversation import new_answer, read_conversation
 from caudal.server.generation_response import GenerationResponse
+from caudal.server.loaded_model import LONG_TEXT_CHARS
 from caudal.server.openai.chat import token_logprob
 from caudal.server.problems import describe_error
 from caudal.server.responses.background import Run
@@ -35,8 +36,6 @@ from caudal.server.responses.response_writer import ResponseWriter
 if TYPE_CHECKING:
     from caudal.server.answers import Answer
     from caudal.server.call import Call
-    from caudal.server.loaded_model import LoadedModel
-    from caudal.server.responses.tools import Tools
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _responses_decoder = msgspec.json.Decoder(ResponsesBody)
@@ -54,12 +53,13 @@ class InputTokens(msgspec.Struct, frozen=True, kw_only=True):
 async def create_response(call: Call) -> Response:
     """Answer a conversation."""
     body = await call.body(_responses_decoder)
-    model = await call.model(body.model)
     check_fields(body)
     check_own_fields(body)
     tools = request_tools(body)
     earlier, own = _items(body, call)
-    prompt = await _read(body, [*earlier, *own], tools, model, call)
+    chat = conversation_of(body, [*earlier, *own], tools)
+    model = await call.model(body.model)
+    prompt = await read_conversation(chat, model, num_chars=_num_chars(body, call))
     try:
         room = model.room_for_answer(prompt.token_ids, body.max_output_tokens, "input")
     except PromptTooLong as error:
@@ -86,10 +86,11 @@ async def create_response(call: Call) -> Response:
 async def count_input_tokens(call: Call) -> Response:
     """Count the tokens of a conversation as the model would read it."""
     body = await call.body(_count_decoder)
-    model = await call.model(body.model)
     check_fields(body)
     earlier, own = _items(body, call)
-    prompt = await _read(body, [*earlier, *own], request_tools(body), model, call)
+    chat = conversation_of(body, [*earlier, *own], request_tools(body))
+    model = await call.model(body.model)
+    prompt = await read_conversation(chat, model, num_chars=_num_chars(body, call))
     return Response(_encode(InputTokens(input_tokens=len(prompt.token_ids))), media_type="application/json")
 
 
@@ -102,14 +103,9 @@ def _items(body: ConversationBody, call: Call) -> tuple[list[InputItem], list[In
     return earlier, kept.resolved(call.tenant, given, earlier)
 
 
-async def _read(
-    body: ConversationBody, items: list[InputItem], tools: Tools, model: LoadedModel, call: Call
-) -> ChatPrompt:
-    num_chars = call.num_bytes if body.previous_response_id is None else max(call.num_bytes, _LONG)
-    return await read_conversation(conversation_of(body, items, tools), model, num_chars=num_chars)
-
-
-_LONG = 1 << 16  # characters: an earlier conversation may be long, however short what is new
+def _num_chars(body: ConversationBody, call: Call) -> int:
+    """Return how much there is to read: an earlier conversation may be long, however short what is new."""
+    return call.num_bytes if body.previous_response_id is None else max(call.num_bytes, LONG_TEXT_CHARS)
 
 
 def _failed_stream(body: ResponsesBody, error: PromptTooLong) -> Response:
