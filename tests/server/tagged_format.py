@@ -17,12 +17,17 @@ TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 class TaggedFormat:
     name = "tagged"
     markers = ()
+    reasoning = None
+    is_harmony = False
 
     def opens_reasoning(self, prompt_tail):  # noqa: ARG002 - the answer says so itself
         return False
 
     def parser(self, **_):
         return TaggedParser()
+
+    def call_grammar(self, tools, **_):  # noqa: ARG002 - the scripted engine does as it is told
+        return ""
 
 
 class TaggedParser:

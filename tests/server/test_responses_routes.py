@@ -145,6 +145,16 @@ async def test_a_whole_tool_loop(calling):
     ]
 
 
+async def test_the_grammar_of_a_custom_tool_is_told(calling):
+    rule = {"type": "grammar", "syntax": "lark", "definition": "start: /x+/"}
+    _, tools, _ = await seen(
+        calling, "say:x", tools=[{"type": "custom", "name": "f", "description": "D", "format": rule}]
+    )
+    told = "D\n\nThe input must follow this grammar (lark):\nstart: /x+/"
+    assert tools[0]["function"]["description"] == told
+    assert tools[0]["function"]["parameters"]["required"] == ["input"]
+
+
 async def test_calls_in_namespaces_keep_their_names(calling):
     space = {"type": "namespace", "name": "agents", "description": "", "tools": [{**TOOL, "name": "spawn"}]}
     call = (await ask(calling, "go", tools=[space])).json()["output"][-1]

@@ -125,12 +125,20 @@ def _function(tool: GivenTool, flat: str) -> dict[str, Any]:
     if tool.type == "function":
         function = ToolFunction(name=flat, description=tool.description, parameters=tool.parameters, strict=tool.strict)
         return tool_of(function)
-    if tool.format is not None and tool.format.get("type") not in (None, "text"):
-        message = (
-            f"the custom tool {tool.name!r} has a format of type {tool.format.get('type')!r}; only 'text' is supported"
-        )
-        raise UnsupportedParameter(message, parameter="tools")
-    return tool_of(ToolFunction(name=flat, description=tool.description, parameters=_CUSTOM_PARAMETERS))
+    return tool_of(ToolFunction(name=flat, description=_custom_description(tool), parameters=_CUSTOM_PARAMETERS))
+
+
+def _custom_description(tool: GivenTool) -> str | None:
+    """Return what the model reads of a custom tool; a grammar for its input is told, and not enforced."""
+    wanted = tool.format or {}
+    kind = wanted.get("type", "text")
+    if kind == "text":
+        return tool.description
+    if kind != "grammar" or not isinstance(wanted.get("definition"), str):
+        message = f"the custom tool {tool.name!r} has a format of type {kind!r}; expected 'text' or a 'grammar'"
+        raise InvalidParameter(message, parameter="tools")
+    rule = f"The input must follow this grammar ({wanted.get('syntax')}):\n{wanted['definition']}"
+    return f"{tool.description}\n\n{rule}" if tool.description else rule
 
 
 def _shown(raw: dict[str, Any], tool: GivenTool) -> dict[str, Any]:
