@@ -25,12 +25,12 @@ def make_config(**changes):
 
 
 @asynccontextmanager
-async def in_process(settings=None, **config):
+async def in_process(settings=None, tokenizer=None, **config):
     """An httpx client of an app whose engine runs in a thread; no sockets."""
     engine = ScriptedEngine(make_config(**config))
     client = LocalEngineClient(engine)
     await client.start()
-    app = create_app(client, ByteTokenizer(), MODEL, settings or ServerSettings())
+    app = create_app(client, tokenizer or ByteTokenizer(), MODEL, settings or ServerSettings())
     transport = httpx.ASGITransport(app=app)
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
@@ -48,7 +48,7 @@ async def http():
 
 
 @contextmanager
-def real_server(make_client, settings=None):
+def real_server(make_client, settings=None, tokenizer=None, model=MODEL):
     """A uvicorn server on a free port of 127.0.0.1, in a thread. Yields the base URL and the engine client."""
     started = threading.Event()
     box = {}
@@ -56,7 +56,7 @@ def real_server(make_client, settings=None):
     async def serve():
         client = make_client()
         await client.start()
-        app = create_app(client, ByteTokenizer(), MODEL, settings or ServerSettings())
+        app = create_app(client, tokenizer or ByteTokenizer(), model, settings or ServerSettings())
         listener = socket.create_server(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
         box.update(server=server, client=client, url=f"http://127.0.0.1:{listener.getsockname()[1]}")

@@ -17,6 +17,7 @@ from caudal.server.metrics import ServerMetrics
 from caudal.server.model_directory import OneModel
 from caudal.server.paths import TidyPaths
 from caudal.server.problems import HTTPProblem, error_response
+from caudal.server.request_ids import RequestIds
 from caudal.server.routes import routes
 
 if TYPE_CHECKING:
@@ -46,9 +47,10 @@ def app_of(context: ServerContext) -> Starlette:
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         yield
+        await context.responses.close()
         context.models.close()
 
-    middleware = [Middleware(TidyPaths)]
+    middleware = [Middleware(RequestIds), Middleware(TidyPaths)]
     if settings.allowed_origins:
         middleware.append(
             Middleware(

@@ -34,6 +34,7 @@ class Call:
         context: what all requests share.
         shape: how the API that was called writes an error.
         num_bytes: of the body, once it has been read.
+        request_id: made by the server, and told in the response's headers.
         tenant: whose request it is: the id of the key that was sent, "" without keys. The scheduler is fair between
             tenants, and the prefix cache does not leak from one to another.
     """
@@ -43,6 +44,7 @@ class Call:
         self.context = context
         self.shape = shape
         self.num_bytes = 0
+        self.request_id: str = request.scope.get("caudal.request_id", "")
         self.tenant: str = request.scope.get("caudal.tenant", "")
         self._leases = leases
 
@@ -89,4 +91,4 @@ class Endpoint:
         except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
         except Exception as error:  # noqa: BLE001 - the one place where nothing may pass
-            return error_response(error, self._shape)
+            return error_response(error, call.shape, call.request_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from caudal.server.admission import Admission
+from caudal.server.responses.kept import KeptResponses
 
 if TYPE_CHECKING:
     from caudal.server.metrics import ServerMetrics
@@ -26,3 +27,4 @@ class ServerContext:
         self.settings = settings
         self.metrics = metrics
         self.admission = Admission(settings.max_open_requests)
+        self.responses = KeptResponses()

@@ -68,7 +68,7 @@ class GenerationResponse(Response):
                         await self._send_body(answers, scope, receive, send)
         except Exception as error:  # noqa: BLE001 - every failure is told to the client
             if not self._started:
-                await error_response(error, self._call.shape)(scope, receive, send)
+                await error_response(error, self._call.shape, self._call.request_id)(scope, receive, send)
                 return
             event = self._writer.failure(describe_error(error))
             await send({"type": "http.response.body", "body": event, "more_body": False})

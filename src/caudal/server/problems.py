@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -40,6 +40,7 @@ class Problem:
         code: OpenAI's error code, which names the fact: "context_length_exceeded", "model_not_found", ...
         parameter: the field that it is about.
         headers: further headers of the answer.
+        request_id: of the request that it is about; only some APIs write it.
     """
 
     status: int
@@ -47,6 +48,7 @@ class Problem:
     code: str | None = None
     parameter: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
+    request_id: str | None = None
 
 
 ErrorShape: TypeAlias = "Callable[[Problem], bytes]"
@@ -125,7 +127,7 @@ def openai_shape(problem: Problem) -> bytes:
     return msgspec.json.encode(ErrorBody(ErrorDetail(problem.message, kind, problem.parameter, problem.code)))
 
 
-def error_response(error: Exception, shape: ErrorShape = openai_shape) -> Response:
+def error_response(error: Exception, shape: ErrorShape = openai_shape, request_id: str | None = None) -> Response:
     """Return the HTTP answer for an exception."""
-    problem = describe_error(error)
+    problem = replace(describe_error(error), request_id=request_id)
     return Response(shape(problem), problem.status, problem.headers, media_type="application/json")

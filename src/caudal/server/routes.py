@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import Route
 
+from caudal.server.anthropic.error_shape import anthropic_shape
+from caudal.server.anthropic.messages import count_tokens, create_message
+from caudal.server.anthropic.models import by_client, get_model_info, list_model_infos
 from caudal.server.call import Endpoint
 from caudal.server.openai.chat import chat_completions
 from caudal.server.openai.completions import completions
@@ -16,6 +19,14 @@ from caudal.server.openai.embeddings import embeddings
 from caudal.server.openai.models import get_model, list_models
 from caudal.server.problems import openai_shape
 from caudal.server.rerank_routes import rerank
+from caudal.server.responses.create import count_input_tokens, create_response
+from caudal.server.responses.retrieve import (
+    cancel_response,
+    compact_response,
+    delete_response,
+    get_response,
+    list_input_items,
+)
 from caudal.server.status_routes import health, metrics, root, version
 from caudal.server.tokenize_routes import detokenize, tokenize
 
@@ -49,13 +60,30 @@ OPENAI: tuple[Row, ...] = both(
     ("POST", "/reranking", rerank),
     ("POST", "/tokenize", tokenize),
     ("POST", "/detokenize", detokenize),
-    ("GET", "/models", list_models),
-    ("GET", "/models/{model_id:path}", get_model),
+    ("GET", "/models", by_client(list_models, list_model_infos)),
+    ("GET", "/models/{model_id:path}", by_client(get_model, get_model_info)),
+)
+
+ANTHROPIC: tuple[Row, ...] = both(
+    ("POST", "/messages", create_message),
+    ("POST", "/messages/count_tokens", count_tokens),
+)
+
+RESPONSES: tuple[Row, ...] = both(
+    ("POST", "/responses", create_response),
+    ("POST", "/responses/input_tokens", count_input_tokens),
+    ("POST", "/responses/compact", compact_response),
+    ("GET", "/responses/{response_id}", get_response),
+    ("DELETE", "/responses/{response_id}", delete_response),
+    ("POST", "/responses/{response_id}/cancel", cancel_response),
+    ("GET", "/responses/{response_id}/input_items", list_input_items),
 )
 
 APIS: tuple[tuple[tuple[Row, ...], ErrorShape], ...] = (
     (STATUS, openai_shape),
     (OPENAI, openai_shape),
+    (ANTHROPIC, anthropic_shape),
+    (RESPONSES, openai_shape),
 )
 
 

@@ -1,0 +1,1 @@
+"""Anthropic's Messages API: messages, count_tokens, and the list of models in its shape."""

@@ -1,0 +1,73 @@
+"""POST /v1/messages and /v1/messages/count_tokens."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+import msgspec
+from starlette.responses import Response
+
+from caudal.errors import PromptTooLong, UnsupportedParameter
+from caudal.server.anthropic.answer_protocol import TokenCount
+from caudal.server.anthropic.fields import conversation_of, output_format, sampling_params
+from caudal.server.anthropic.message_writer import MessageWriter
+from caudal.server.anthropic.request_protocol import ConversationBody, MessagesBody
+from caudal.server.conversation import new_answer, read_conversation
+from caudal.server.generation_response import GenerationResponse
+
+if TYPE_CHECKING:
+    from caudal.server.call import Call
+    from caudal.server.conversation import ChatPrompt, Conversation
+    from caudal.server.loaded_model import LoadedModel
+
+_messages_decoder = msgspec.json.Decoder(MessagesBody)
+_count_decoder = msgspec.json.Decoder(ConversationBody)
+
+
+async def create_message(call: Call) -> Response:
+    """Answer a conversation."""
+    body = await call.body(_messages_decoder)
+    chat = _conversation(body)
+    model = await call.model(body.model)
+    prompt = await read_conversation(chat, model, num_chars=call.num_bytes)
+    room = room_for_message(prompt, model, body.max_tokens)
+    params = sampling_params(body, room)
+    id_ = f"msg_{secrets.token_hex(12)}"
+    answer = new_answer(id_, prompt, params, call=call, model=model)
+    writer = MessageWriter(
+        id_,
+        body.model,
+        num_prompt_tokens=len(prompt.token_ids),
+        ends_with_context=room is not None and room < body.max_tokens,
+        hides_thinking=body.thinking is not None and body.thinking.display == "omitted",
+        request_id=call.request_id,
+    )
+    return GenerationResponse(call, model, answers=[answer], writer=writer, stream=bool(body.stream))
+
+
+async def count_tokens(call: Call) -> Response:
+    """Count the tokens of a conversation as the model would read it."""
+    body = await call.body(_count_decoder)
+    chat = _conversation(body)
+    model = await call.model(body.model)
+    prompt = await read_conversation(chat, model, num_chars=call.num_bytes)
+    return Response(msgspec.json.encode(TokenCount(len(prompt.token_ids))), media_type="application/json")
+
+
+def _conversation(body: ConversationBody) -> Conversation:
+    wanted = output_format(body)
+    if wanted is not None:
+        message = f"output_config.format is {wanted.type!r}; only free text is supported"
+        raise UnsupportedParameter(message, parameter="output_config")
+    return conversation_of(body)
+
+
+def room_for_message(prompt: ChatPrompt, model: LoadedModel, asked: int) -> int | None:
+    """Return LoadedModel.room_for_answer, with the refusal in the words from which clients read both numbers."""
+    try:
+        return model.room_for_answer(prompt.token_ids, max(asked, 1), "messages")
+    except PromptTooLong as error:
+        longest = (model.max_model_len or 1) - 1
+        message = f"prompt is too long: {len(prompt.token_ids)} tokens > {longest} maximum"
+        raise PromptTooLong(message, parameter="messages") from error

@@ -1,0 +1,117 @@
+"""GET /v1/models and /v1/models/{id} in Anthropic's shape, for clients that send `anthropic-version`.
+
+Source: Anthropic API reference, "Models".
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.responses import Response
+
+from caudal.errors import InvalidParameter
+from caudal.server.anthropic.error_shape import anthropic_shape
+from caudal.server.model_directory import unknown_model
+from caudal.server.openai.models import card_of
+
+if TYPE_CHECKING:
+    from caudal.server.call import Call, Handler
+    from caudal.server.openai.models import ModelCard
+
+MAX_PAGE = 1000
+_DEFAULT_PAGE = 20
+_encode = msgspec.json.Encoder().encode
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, tag="model"):
+    """One model."""
+
+    id: str
+    display_name: str
+    created_at: datetime
+    lifecycle: str = "active"
+    max_input_tokens: int | None
+    max_tokens: int | None
+    capabilities: Any = None
+    deprecated_at: None = None
+    retires_at: None = None
+    line: None = None
+
+
+class ModelPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of the list."""
+
+    data: list[ModelInfo]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+def by_client(for_openai: Handler, for_anthropic: Handler) -> Handler:
+    """Return a handler that answers each kind of client in its own shape, errors included."""
+
+    async def answer(call: Call) -> Response:
+        if "anthropic-version" not in call.request.headers:
+            return await for_openai(call)
+        call.shape = anthropic_shape
+        return await for_anthropic(call)
+
+    return answer
+
+
+async def list_model_infos(call: Call) -> Response:
+    """List what is served: `limit` models after `after_id`, or before `before_id`."""
+    query = call.request.query_params
+    infos = [
+        _info(card_of(call.context, model, name))
+        for model in call.context.models.served()
+        for name in (model.name, *model.aliases)
+    ]
+    ids = [info.id for info in infos]
+    limit = _limit(query.get("limit"))
+    start, stop = 0, len(infos)
+    if (after := query.get("after_id")) in ids:
+        start = ids.index(str(after)) + 1
+    if (before := query.get("before_id")) in ids:
+        stop = ids.index(str(before))
+        start = max(start, stop - limit)
+    shown = infos[start : min(stop, start + limit)]
+    more = start > 0 if before in ids else start + len(shown) < stop
+    page = ModelPage(
+        data=shown,
+        has_more=more,
+        first_id=shown[0].id if shown else None,
+        last_id=shown[-1].id if shown else None,
+    )
+    return Response(_encode(page), media_type="application/json")
+
+
+async def get_model_info(call: Call) -> Response:
+    """Describe one model; its id may have slashes."""
+    name = call.request.path_params["model_id"]
+    served = call.context.models.served()
+    model = next((each for each in served if each.answers_to(name)), None)
+    if model is None:
+        raise unknown_model(name, served)
+    return Response(_encode(_info(card_of(call.context, model, name))), media_type="application/json")
+
+
+def _info(card: ModelCard) -> ModelInfo:
+    return ModelInfo(
+        id=card.id,
+        display_name=card.id,
+        created_at=datetime.fromtimestamp(card.created, UTC),
+        max_input_tokens=card.max_model_len,
+        max_tokens=card.max_model_len,
+    )
+
+
+def _limit(given: str | None) -> int:
+    if given is None:
+        return _DEFAULT_PAGE
+    if not given.isdecimal() or not 1 <= int(given[:9]) <= MAX_PAGE:
+        message = f"limit is {given[:32]!r}; expected a number from 1 to {MAX_PAGE}"
+        raise InvalidParameter(message, parameter="limit")
+    return int(given)

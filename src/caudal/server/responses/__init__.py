@@ -1,0 +1,1 @@
+"""OpenAI's Responses API: responses, streamed, stored, in the background, continued."""
