@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from caudal.server.admission import Admission
+from caudal.server.keys.accounts import Accounts
 
 if TYPE_CHECKING:
     from caudal.server.metrics import ServerMetrics
@@ -19,6 +20,9 @@ class ServerContext:
         models: what can be served.
         settings: the HTTP side.
         metrics: what Prometheus reads.
+
+    Raises:
+        ConfigError: the state directory cannot be used.
     """
 
     def __init__(self, models: ModelDirectory, settings: ServerSettings, metrics: ServerMetrics) -> None:
@@ -26,3 +30,4 @@ class ServerContext:
         self.settings = settings
         self.metrics = metrics
         self.admission = Admission(settings.max_open_requests)
+        self.accounts = Accounts(settings)

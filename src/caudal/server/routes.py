@@ -54,6 +54,16 @@ APIS: tuple[tuple[tuple[Row, ...], ErrorShape], ...] = (
 )
 
 
+def shape_of(method: str, path: str) -> ErrorShape:
+    """Return how the API that a request belongs to writes its errors; OpenAI's shape for a path of none."""
+    for table, shape in APIS:
+        for row_method, row_path, _ in table:
+            if row_method == method and path.startswith(row_path.partition("{")[0]):
+                if row_path == path or "{" in row_path:
+                    return shape
+    return openai_shape
+
+
 def routes(context: ServerContext) -> list[Route]:
     """Return every route of an app."""
     return [
