@@ -72,9 +72,8 @@ class Call:
         served = self.served()
         if not name and self.restricts_models and served:
             name = served[0].name
-        if not self._may_use(
-            name, next((each for each in self.context.models.served() if each.answers_to(name)), None)
-        ):
+        asked = next((each for each in self.context.models.served() if each.answers_to(name)), None)
+        if not self._may_use(name, asked):
             raise unknown_model(name, served)
         model = await self._leases.enter_async_context(self.context.models.lease(name))
         if not self._may_use(name, model.info):

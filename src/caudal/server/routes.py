@@ -58,9 +58,9 @@ def shape_of(method: str, path: str) -> ErrorShape:
     """Return how the API that a request belongs to writes its errors; OpenAI's shape for a path of none."""
     for table, shape in APIS:
         for row_method, row_path, _ in table:
-            if row_method == method and path.startswith(row_path.partition("{")[0]):
-                if row_path == path or "{" in row_path:
-                    return shape
+            head, brace, _ = row_path.partition("{")
+            if row_method == method and (path == row_path or (brace and path.startswith(head))):
+                return shape
     return openai_shape
 
 

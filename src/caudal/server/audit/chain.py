@@ -77,7 +77,7 @@ def digest_line(line: bytes) -> str:
 
 
 def make_line(head: Head, record: dict[str, Any]) -> tuple[bytes, Head]:
-    """Return a record as the line that follows a head, without newline, and the head after it, but for file and size."""
+    """Return a record as the line that follows a head, without newline, and the head after it."""
     line = msgspec.json.encode({"seq": head.seq + 1, "prev": head.digest, **record})
     return line, msgspec.structs.replace(head, seq=head.seq + 1, digest=digest_line(line))
 

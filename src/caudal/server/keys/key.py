@@ -129,6 +129,9 @@ class KeyFields(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 raise InvalidParameter(message, parameter="models")
             for pattern in self.models:
                 _check_text("models", pattern, empty=False)
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
         for name in LIMITS:
             value = getattr(self, name)
             if isinstance(value, int) and not 1 <= value <= _MAX_LIMIT:

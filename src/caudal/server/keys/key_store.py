@@ -206,4 +206,6 @@ def _row_of(key: Key) -> dict[str, Any]:
 
 def _key_of(row: Any) -> Key:
     values = dict(zip((*_COLUMNS, "last_used_at"), row, strict=True))
-    return Key(**{name: tuple(json.loads(value)) if name in _LISTS else value for name, value in values.items()})
+    return msgspec.convert(
+        {name: json.loads(value) if name in _LISTS else value for name, value in values.items()}, Key
+    )

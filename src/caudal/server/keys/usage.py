@@ -34,8 +34,8 @@ class Usage(msgspec.Struct, kw_only=True):
         prompt_tokens: cached ones too; a prompt with several answers counts once.
         cached_tokens: prompt tokens that came from the prefix cache.
         generated_tokens: of all answers.
-        errors: requests that ended with a status from 400 on, or failed in mid stream; neither those refused with 429 nor
-            those whose client went away.
+        errors: requests that ended with a status from 400 on, or failed in mid stream; not those refused with 429,
+            nor those whose client went away.
         rate_limited: requests refused with 429.
     """
 
