@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import Route
 
+from caudal.server.admin.key_routes import change_key, create_key, get_key, list_keys, revoke_key, rotate_key
+from caudal.server.admin.usage_routes import all_usage, own_usage
 from caudal.server.call import Endpoint
 from caudal.server.openai.chat import chat_completions
 from caudal.server.openai.completions import completions
@@ -48,9 +50,21 @@ OPENAI: tuple[Row, ...] = both(
     ("GET", "/models/{model_id:path}", get_model),
 )
 
+ADMIN: tuple[Row, ...] = (
+    ("GET", "/admin/keys", list_keys),
+    ("POST", "/admin/keys", create_key),
+    ("GET", "/admin/keys/{key_id}", get_key),
+    ("PATCH", "/admin/keys/{key_id}", change_key),
+    ("DELETE", "/admin/keys/{key_id}", revoke_key),
+    ("POST", "/admin/keys/{key_id}/rotate", rotate_key),
+    ("GET", "/admin/usage", all_usage),
+    ("GET", "/me/usage", own_usage),
+)
+
 APIS: tuple[tuple[tuple[Row, ...], ErrorShape], ...] = (
     (STATUS, openai_shape),
     (OPENAI, openai_shape),
+    (ADMIN, openai_shape),
 )
 
 
