@@ -136,6 +136,7 @@ class Accounts:
         record = {
             "event": "request",
             **record,
+            "route": without_secrets(record["route"]),
             "key_id": meter.key.id,
             "key_name": meter.key.name,
             "model": meter.model,
