@@ -25,12 +25,12 @@ def make_config(**changes):
 
 
 @asynccontextmanager
-async def in_process(settings=None, *, engine=None, **config):
+async def in_process(settings=None, *, engine=None, tokenizer=None, **config):
     """An httpx client of an app whose engine runs in a thread; no sockets."""
     engine = engine or ScriptedEngine(make_config(**config))
     client = LocalEngineClient(engine)
     await client.start()
-    app = create_app(client, ByteTokenizer(), MODEL, settings or ServerSettings())
+    app = create_app(client, tokenizer or ByteTokenizer(), MODEL, settings or ServerSettings())
     transport = httpx.ASGITransport(app=app)
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:

@@ -133,7 +133,7 @@ def verify(lines: Iterable[tuple[str, int, bytes]], head: Head | None) -> Verdic
     return Verdict(num_lines=num_lines, first_seq=first_seq, last_seq=last_seq, broken=broken)
 
 
-_CHANGED = "it was changed after it was written: its hash is not the one that the next line, or the head, carries"
+_CHANGED = "its hash is not the one that the next line, or the head, carries: it, or that, was changed"
 
 
 def _reason(link: tuple[int, str], last_seq: int, digest: str, before: tuple[int, str] | None) -> str | None:
