@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -135,6 +136,18 @@ def test_lines_that_the_head_does_not_know_yet_are_gone_on_from(tmp_path):
     assert verify_log(tmp_path).last_seq == 4
 
 
+@pytest.mark.parametrize("harm", ["cut", "change"])
+def test_harm_is_not_covered_up_by_what_is_written_later(tmp_path, harm):
+    append(tmp_path, DAY, [{"n": 1}, {"n": 2}, {"n": 3}], durable=False)
+    path = files_of(tmp_path)[0]
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:2] if harm == "cut" else [*lines[:2], lines[2].replace(b'"n":3', b'"n":33')]))
+    append(tmp_path, DAY, [{"n": 4}], durable=False)
+    broken = verify_log(tmp_path).broken
+    assert broken.line == 3
+    assert ("missing" if harm == "cut" else "changed") in broken.reason
+
+
 def test_several_processes_write_one_chain(tmp_path):
     code = (
         "import sys; from pathlib import Path; from caudal.server.audit.audit_files import append\n"
@@ -183,6 +196,21 @@ def test_retention_removes_old_days_and_the_rest_still_verifies(tmp_path):
     assert remove_older(tmp_path, "2027-01-01") == ["audit-2026-01-02.jsonl"]
     append(tmp_path, "2027-01-01", [{}], durable=False)
     assert verify_log(tmp_path).broken is None
+
+
+def test_what_waits_is_bounded_in_bytes(tmp_path, monkeypatch):
+    log = AuditLog(tmp_path, retention_days=180)
+    monkeypatch.setattr(log, "_thread", object())  # written by hand here
+    monkeypatch.setattr(audit_log, "MAX_WAITING_BYTES", 1000)
+    for n in range(10):
+        log.add({"n": n, "prompts": msgspec.Raw(b'"' + b"x" * 300 + b'"')})
+    assert log._write_batch()
+    events = events_in(tmp_path)
+    assert [event.get("n") for event in events] == [0, 1, 2, None]
+    assert events[-1]["records"] == 7
+    log.add({"n": 9, "prompts": msgspec.Raw(b"1")})
+    assert log._write_batch()
+    assert events_in(tmp_path)[-1]["prompts"] == 1
 
 
 def events_in(tmp_path):

@@ -48,7 +48,7 @@ def test_create_set_show_list(caudal):
     assert (key["scopes"], key["models"], key["priority"]) == (["inference", "metrics"], ["llama*"], 2)
     assert (key["requests_per_minute"], key["tokens_per_day"], key["tokens_per_minute"]) == (5, 1000, None)
     assert abs(key["expires_at"] - time.time() - 30 * 86_400) < 60
-    status, out, _ = caudal("keys", "set", "Anna", "--rpm", "none", "--name", "Ana", "--expires", "none", "--json")
+    _, out, _ = caudal("keys", "set", "Anna", "--rpm", "none", "--name", "Ana", "--expires", "none", "--json")
     assert json.loads(out) == key | {"requests_per_minute": None, "name": "Ana", "expires_at": None}
     _, out, _ = caudal("keys", "show", key["id"])
     assert "tokens_per_day       1000" in out

@@ -11,6 +11,8 @@ from test_rate_window import Clock
 
 from caudal.server.keys.key import Key
 from caudal.server.keys.limiter import Limiter, Refusal, duration
+from caudal.server.keys.meter import RequestMeter
+from caudal.server.problems import HTTPProblem
 
 
 def limiter(**today):
@@ -89,6 +91,21 @@ def test_an_open_ended_answer_takes_half_of_what_is_left():
     second = limits.reserve(mine, 1000, 30_000, least=1, is_open=True)
     assert second.max_tokens == 1750
     assert limits.reserve(mine, 100, 20, least=1, is_open=True).max_tokens == 20
+
+
+def test_a_prompt_without_an_answer_counts():
+    limits, mine = limiter(), key(tokens_per_minute=100)
+    for refused in (False, True):
+        meter = RequestMeter(mine, limits, keeps_text=False)
+        if refused:
+            with pytest.raises(HTTPProblem) as raised:
+                meter.count_prompt(41)
+            assert raised.value.problem.status == 429
+        else:
+            meter.count_prompt(60)
+        meter.close()
+        assert meter.usage(200).prompt_tokens == 60 * (not refused)
+        assert limits.used(mine)["tokens_per_minute"] == 60
 
 
 @settings(deadline=None)

@@ -71,7 +71,8 @@ class KeyGate:
         visit = _Visit(scope, scope_of(scope["method"], scope["path"]))
         key, problem = self._admit(scope, visit)
         meter = accounts.meter(key)
-        counts = problem is None and key is not ANONYMOUS and visit.needs == INFERENCE
+        asks = scope["method"] == "POST" and visit.needs == INFERENCE
+        counts = asks and problem is None and key is not ANONYMOUS
         if counts:
             refusal = accounts.limiter.begin(key)
             problem = None if refusal is None else quota_problem(key, refusal)

@@ -1,7 +1,8 @@
 """The files of an audit log: one a day, named audit-YYYY-MM-DD.jsonl, and audit-head.json.
 
 Several processes may write to one log: each batch is written under a lock, and who finds that somebody else has
-written goes on from there. A line that was cut off by a crash is taken away, and the next line says so.
+written goes on from there. A line that was cut off by a crash is taken away, and the next line says so. Lines that are
+gone or changed although the head knows them are not covered up: the next line carries the head, not what is there.
 """
 
 from __future__ import annotations
@@ -136,9 +137,13 @@ def _where_it_ends(state_dir: Path) -> tuple[Head, list[dict[str, Any]]]:
             repairs.append({"event": "recovered", "file": path.name, "discarded_bytes": size - end})
         if last is not None:
             link = link_of(last)
-            seq = head.seq if link is None else link[0]  # a line that is no record: verification will say so
-            return Head(file=path.name, size=end, seq=seq, digest=digest_line(last)), repairs
-    return head, repairs
+            if link is not None and link[0] > head.seq:
+                return Head(file=path.name, size=end, seq=link[0], digest=digest_line(last)), repairs
+            break
+    return (
+        head,
+        repairs,
+    )  # if lines are gone, or changed, the next one still carries what was written: a gap to be found
 
 
 def _last_line(path: Path, size: int) -> tuple[bytes | None, int]:

@@ -10,7 +10,10 @@ import logging
 import threading
 import time
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from caudal.server.audit.audit_files import append, remove_older
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_WAITING = 10_000
+MAX_WAITING_BYTES = 64 * 1024 * 1024
 MAX_BATCH = 500
 RETRY_S = 1.0
 DAY_S = 86_400
@@ -43,7 +47,8 @@ class AuditLog:
         self._retention_days = retention_days
         self._strict = strict
         self._clock = clock
-        self._waiting: deque[dict[str, Any]] = deque()
+        self._waiting: deque[tuple[dict[str, Any], int]] = deque()
+        self._waiting_bytes = 0
         self._num_lost = 0
         self._lock = threading.Lock()
         self._news = threading.Event()
@@ -58,12 +63,14 @@ class AuditLog:
         return self._strict and self._failing
 
     def add(self, record: dict[str, Any]) -> None:
-        """Take a record; its `time` is set here."""
-        if len(self._waiting) >= MAX_WAITING:
-            with self._lock:
+        """Take a record; its `time` is set here. Long values come encoded, as msgspec.Raw."""
+        num_bytes = sum(memoryview(value).nbytes for value in record.values() if isinstance(value, msgspec.Raw))
+        with self._lock:
+            if len(self._waiting) >= MAX_WAITING or self._waiting_bytes + num_bytes > MAX_WAITING_BYTES:
                 self._num_lost += 1
-            return
-        self._waiting.append({"time": _iso(self._clock()), **record})
+                return
+            self._waiting_bytes += num_bytes
+            self._waiting.append(({"time": _iso(self._clock()), **record}, num_bytes))
         if self._thread is None:
             self._thread = threading.Thread(target=self._write_on, name="audit", daemon=True)
             self._thread.start()
@@ -88,7 +95,8 @@ class AuditLog:
 
     def _write_batch(self) -> bool:
         """Write what waits, oldest first; return whether that went well."""
-        batch = [self._waiting[i] for i in range(min(len(self._waiting), MAX_BATCH))]
+        with self._lock:
+            batch = [record for record, _ in islice(self._waiting, MAX_BATCH)]
         day = batch[0]["time"][:10]
         batch = [record for record in batch if record["time"][:10] == day]
         num_lost = self._num_lost
@@ -100,9 +108,8 @@ class AuditLog:
                 log.error("the audit log cannot be written: %s; it is tried again every second", error)  # noqa: TRY400
             self._failing = True
             return False
-        for _ in batch:
-            self._waiting.popleft()
         with self._lock:
+            self._waiting_bytes -= sum(self._waiting.popleft()[1] for _ in batch)
             self._num_lost -= num_lost
         if self._failing:
             log.warning("the audit log is written again")

@@ -7,6 +7,8 @@ import hmac
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from caudal.server.audit.audit_log import AuditLog
 from caudal.server.keys.key import INFERENCE, METRICS, MODELS_READ, MODELS_WRITE, SECRET, Key
 from caudal.server.keys.key_ring import KeyRing
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 STATIC_SCOPES = (INFERENCE, MODELS_READ, MODELS_WRITE, METRICS)
 ANONYMOUS = Key(id="", name="", scopes=STATIC_SCOPES)
+REMOVED = "ck-[removed]"
 STRANGERS_PER_MINUTE = 60
 """Refused requests without a key that are written down, so that strangers cannot fill the disk."""
 
@@ -136,7 +139,7 @@ class Accounts:
         record = {
             "event": "request",
             **record,
-            "route": without_secrets(record["route"]),
+            "route": SECRET.sub(REMOVED, record["route"]),
             "key_id": meter.key.id,
             "key_name": meter.key.name,
             "model": meter.model,
@@ -146,7 +149,7 @@ class Accounts:
             "finish_reasons": meter.finish_reasons,
         }
         if mode == "full":
-            record |= {"prompts": without_secrets(meter.prompts), "answers": without_secrets(meter.texts)}
+            record |= {"prompts": _kept(meter.prompts), "answers": _kept(meter.texts)}
         self._audit.add(record)
 
     def close(self) -> None:
@@ -159,12 +162,9 @@ class Accounts:
             self._ring.close()
 
 
-def without_secrets(value: Any) -> Any:
-    """Return a document with whatever looks like a key taken out of its texts."""
-    if isinstance(value, str):
-        return SECRET.sub("ck-[removed]", value)
-    if isinstance(value, dict):
-        return {name: without_secrets(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_secrets(item) for item in value]
-    return value
+def _kept(texts: list[Any]) -> msgspec.Raw:
+    """Return texts as JSON, with whatever looks like a key taken out."""
+    try:
+        return msgspec.Raw(SECRET.sub(REMOVED, msgspec.json.encode(texts).decode()).encode())
+    except RecursionError:
+        return msgspec.Raw(b'["nested too deeply to be written down"]')

@@ -38,9 +38,10 @@ class KeyRing:
         self._revision = -1
         self._keys: dict[bytes, Key] = {}
         try:
-            self._db = connect(database, timeout_s=0)
+            self._db = connect(database)
             self._db.execute("PRAGMA query_only = ON")
             self._read()
+            self._db.execute("PRAGMA busy_timeout = 0")  # from now on it is the event loop that would wait
         except sqlite3.Error as error:
             message = f"cannot read the keys in {database}: {error}"
             raise ConfigError(message) from error

@@ -124,7 +124,7 @@ class Limiter:
         Args:
             key: whose.
             num_prompt: tokens of the prompt.
-            max_tokens: the longest answer that was asked for.
+            max_tokens: the longest answer that was asked for; 0 for no answer.
             least: an answer of fewer tokens makes no sense.
             is_open: that is as long as the context allows.
         """

@@ -126,6 +126,18 @@ class RequestMeter:
         self._answers.append(meter)
         return params, meter
 
+    def count_prompt(self, num_tokens: int) -> None:
+        """Count a prompt that gets no answer, as those of embeddings.
+
+        Raises:
+            HTTPProblem: as begin_answer does.
+        """
+        if self._limiter is not None:
+            got = self._limiter.reserve(self.key, num_tokens, 0, least=0, is_open=False)
+            if isinstance(got, Refusal):
+                raise quota_problem(self.key, got)
+        self._answers.append(AnswerMeter(num_tokens, None, keeps_text=False, finish_reason="stop"))
+
     def close(self) -> None:
         """Settle whatever has not been."""
         for answer in self._answers:
