@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 
+import httpx
 import pytest
-from conftest import in_process
+from conftest import in_process, make_config, real_server
+from scripted_engine import ScriptedEngine
 from test_keys import ask, keyed
 from test_openai_routes import chat, complete, error_of, until
 
+from caudal.engine.local_client import LocalEngineClient
 from caudal.server.audit.audit_files import files_of, lines_of, verify_log
 from caudal.server.keys.accounts import STRANGERS_PER_MINUTE
+from caudal.server.keys.key import KeyFields
+from caudal.server.keys.key_store import KeyStore
+from caudal.server.keys.usage import read_usage
 from caudal.server.settings import ServerSettings
 
 
@@ -73,6 +79,22 @@ async def test_refusals_are_written_but_strangers_cannot_fill_the_disk(tmp_path)
     assert (created["status"], created["method"]) == (201, "POST")
     assert len(strangers) == STRANGERS_PER_MINUTE
     assert {record["status"] for record in strangers} == {401}
+
+
+def test_a_server_that_ends_writes_what_it_knows(tmp_path):
+    secret = KeyStore(tmp_path).create(KeyFields(name="Anna")).secret
+    settings = ServerSettings(state_dir=tmp_path, audit_log="full")
+    with real_server(lambda: LocalEngineClient(ScriptedEngine(make_config())), settings) as (url, _):
+        body = {"prompt": "say:hi", "model": "scripted"}
+        response = httpx.post(f"{url}/v1/completions", json=body, headers={"x-api-key": secret})
+        assert response.status_code == 200
+        response = httpx.post(f"{url}/v1/completions", json=body, headers={"x-api-key": secret + " x"})
+        assert response.status_code == 401
+    answered, refused = records_in(tmp_path)
+    assert (answered["key_name"], answered["answers"], refused["status"]) == ("Anna", ["hi"], 401)
+    assert answered["client"] == "127.0.0.1"
+    with KeyStore(tmp_path).transaction() as db:
+        assert [(row.key_name, row.requests) for row in read_usage(db)] == [("Anna", 1)]
 
 
 async def test_a_client_that_leaves_is_on_record(tmp_path):

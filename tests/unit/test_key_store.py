@@ -148,9 +148,13 @@ def test_names_need_not_be_unique_but_then_do_not_name_a_key(store):
 
 
 def test_a_failed_transaction_changes_nothing(store):
-    with pytest.raises(RuntimeError), store.transaction() as db:
-        db.execute("UPDATE revision SET number = 77")
-        raise RuntimeError
+    def fail():
+        with store.transaction() as db:
+            db.execute("UPDATE revision SET number = 77")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     with store.transaction() as db:
         assert db.execute("SELECT number FROM revision").fetchone() == (0,)
 

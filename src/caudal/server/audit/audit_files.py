@@ -140,10 +140,8 @@ def _where_it_ends(state_dir: Path) -> tuple[Head, list[dict[str, Any]]]:
             if link is not None and link[0] > head.seq:
                 return Head(file=path.name, size=end, seq=link[0], digest=digest_line(last)), repairs
             break
-    return (
-        head,
-        repairs,
-    )  # if lines are gone, or changed, the next one still carries what was written: a gap to be found
+    # Where lines are gone or changed, the next one carries what was written, and so leaves a gap to be found.
+    return head, repairs
 
 
 def _last_line(path: Path, size: int) -> tuple[bytes | None, int]:
