@@ -184,15 +184,20 @@ def a_request_that_does_not_fit_lets_others_past_but_not_for_ever(core=CORE):
 
 
 def an_urgent_large_request_is_not_hidden_by_a_less_urgent_one(core=CORE):
-    scene = Scene(core, num_blocks=20, max_num_seqs=4, max_num_batched_tokens=64)
-    scene.add("running", 20, max_tokens=30)
-    scene.step()
-    scene.add("large", 70, priority=1)
-    scene.add("small", 8, max_tokens=4)
-    scene.step()
-    scene.add("urgent large", 70)
-    small_ones_keep_coming_until(scene, "urgent large")
-    assert "urgent large" in scene.first_token, "an urgent large request starved behind a less urgent one"
+    begun = []
+    for has_less_urgent in (False, True):
+        scene = Scene(core, num_blocks=20, max_num_seqs=4, max_num_batched_tokens=64)
+        scene.add("running", 20, max_tokens=30)
+        scene.step()
+        if has_less_urgent:
+            scene.add("large", 70, priority=1)
+        scene.add("small", 8, max_tokens=4)
+        scene.step()
+        scene.add("urgent large", 70)
+        small_ones_keep_coming_until(scene, "urgent large")
+        assert "urgent large" in scene.first_token, "an urgent large request starved behind a less urgent one"
+        begun.append(scene.first_token["urgent large"])
+    assert begun[1] <= begun[0] + 2, "an urgent large request waited for a less urgent one"
 
 
 def an_urgent_request_takes_the_place_of_others(core=CORE):

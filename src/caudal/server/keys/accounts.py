@@ -27,7 +27,7 @@ STATIC_SCOPES = (INFERENCE, MODELS_READ, MODELS_WRITE, METRICS)
 ANONYMOUS = Key(id="", name="", scopes=STATIC_SCOPES)
 REMOVED = "ck-[removed]"
 STRANGERS_PER_MINUTE = 60
-"""Refused requests without a key that are written down, so that strangers cannot fill the disk."""
+"""Refused requests without a valid key that are written down, so that strangers cannot fill the disk."""
 
 
 class Accounts:
@@ -128,7 +128,7 @@ class Accounts:
         mode = self.audit_mode
         if self._audit is None or mode == "off":
             return
-        if self.guarded and meter.key is ANONYMOUS:
+        if record["status"] == 401:
             if self._strangers.used() >= STRANGERS_PER_MINUTE:
                 self._num_suppressed += 1
                 return
