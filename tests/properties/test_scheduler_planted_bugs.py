@@ -365,7 +365,7 @@ BUGS = (
     Bug(
         "slots go to whoever asks first",
         "waiting_queue.py",
-        "order = sorted(tenants, key=lambda tenant: num_running.get(tenant, 0))",
+        "order = sorted(tenants, key=ranks.__getitem__)",
         "order = list(tenants)[:1]",
     ),
 )

@@ -94,7 +94,9 @@ class Answers:
                 return None
             self._news.clear()
             try:
-                await asyncio.wait_for(self._news.wait(), None if due_s is None else due_s - time.monotonic())
+                # Not wait_for: in Python 3.11 it swallows a cancellation that comes together with news.
+                async with asyncio.timeout(None if due_s is None else due_s - time.monotonic()):
+                    await self._news.wait()
             except TimeoutError:
                 return []
 
