@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import re
 import subprocess
 import sys
@@ -74,6 +75,19 @@ async def test_a_key_in_the_url_opens_nothing(tmp_path):
 async def test_odd_headers_are_strangers(tmp_path, headers):
     async with keyed(tmp_path, {}) as (http, _):
         assert (await http.get("/v1/models", headers=headers)).status_code == 401
+
+
+async def test_how_long_a_comparison_takes_tells_nothing(monkeypatch):
+    calls = []
+    compare = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", lambda a, b: (calls.append(len(a)), compare(a, b))[1])
+    async with in_process(ServerSettings(api_keys=("first", "second", "third"))) as http:
+        counts = []
+        for given in ("first", "third", "firsx", "", "x" * 3000):
+            calls.clear()
+            await http.get("/v1/models", headers={"x-api-key": given})
+            counts.append(list(calls))
+    assert counts == [[32] * 6] * 5  # hashes of one length, all of them, whichever is right
 
 
 async def test_expired_and_revoked_keys_open_nothing(tmp_path):
