@@ -33,10 +33,13 @@ def default_of(option: click.Option) -> str:
     return f"`{option.default}`"
 
 
-def verb_section(name: str, command: click.Command) -> str:
+def verb_section(name: str, command: click.Command, level: int = 2) -> str:
     """Return a verb's description and a table of its options. Not click's own layout, which versions change."""
+    if isinstance(command, click.Group):
+        parts = [verb_section(f"{name} {sub}", command.commands[sub], level + 1) for sub in sorted(command.commands)]
+        return "\n".join([f"{'#' * level} caudal {name}\n", inspect.cleandoc(command.help or "") + "\n", *parts])
     usage = " ".join(p.human_readable_name for p in command.params if isinstance(p, click.Argument))
-    lines = [f"## caudal {name} {usage}".rstrip() + "\n", inspect.cleandoc(command.help or "") + "\n"]
+    lines = [f"{'#' * level} caudal {name} {usage}".rstrip() + "\n", inspect.cleandoc(command.help or "") + "\n"]
     rows = []
     for option in command.params:
         if isinstance(option, click.Option):

@@ -41,10 +41,11 @@ class RunningServer:
 
 
 @pytest.fixture(scope="module")
-def smollm2_server():
+def smollm2_server(tmp_path_factory):
     command = [sys.executable, "-c", START, "serve", str(real_model("smollm2")), "--port", "0"]
     arguments = ["--served-model-name", "smollm2", "--max-model-len", "2048"]
-    environment = {**os.environ, "PYTHONPATH": str(SRC)}
+    state = tmp_path_factory.mktemp("state")  # no keys of whoever runs the tests
+    environment = {**os.environ, "PYTHONPATH": str(SRC), "XDG_STATE_HOME": str(state)}
     process = subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True, env=environment)
     try:
         found = next((m for line in process.stderr if (m := re.search(r"ready on (\S+)", line))), None)

@@ -184,15 +184,20 @@ def a_request_that_does_not_fit_lets_others_past_but_not_for_ever(core=CORE):
 
 
 def an_urgent_large_request_is_not_hidden_by_a_less_urgent_one(core=CORE):
-    scene = Scene(core, num_blocks=20, max_num_seqs=4, max_num_batched_tokens=64)
-    scene.add("running", 20, max_tokens=30)
-    scene.step()
-    scene.add("large", 70, priority=1)
-    scene.add("small", 8, max_tokens=4)
-    scene.step()
-    scene.add("urgent large", 70)
-    small_ones_keep_coming_until(scene, "urgent large")
-    assert "urgent large" in scene.first_token, "an urgent large request starved behind a less urgent one"
+    begun = []
+    for has_less_urgent in (False, True):
+        scene = Scene(core, num_blocks=20, max_num_seqs=4, max_num_batched_tokens=64)
+        scene.add("running", 20, max_tokens=30)
+        scene.step()
+        if has_less_urgent:
+            scene.add("large", 70, priority=1)
+        scene.add("small", 8, max_tokens=4)
+        scene.step()
+        scene.add("urgent large", 70)
+        small_ones_keep_coming_until(scene, "urgent large")
+        assert "urgent large" in scene.first_token, "an urgent large request starved behind a less urgent one"
+        begun.append(scene.first_token["urgent large"])
+    assert begun[1] <= begun[0] + 2, "an urgent large request waited for a less urgent one"
 
 
 def an_urgent_request_takes_the_place_of_others(core=CORE):
@@ -236,6 +241,57 @@ def identical_prompts_that_arrive_together_are_computed_once(core=CORE):
     assert num_computed <= 64 + 7 * 4 + 8, "a common prompt was computed more than once"
 
 
+def one_who_never_had_a_turn_is_next(core=CORE):
+    scene = Scene(core, max_num_seqs=1, max_num_batched_tokens=64)
+    for index in range(50):
+        scene.add(f"busy {index}", 8, tenant="busy")
+    scene.step()
+    scene.add("lone", 8, tenant="lone")
+    while "lone" not in scene.first_token:
+        scene.step()
+    started = [name for name, step in scene.first_token.items() if step < scene.first_token["lone"]]
+    assert started == ["busy 0"], "one who never had a turn waited for more than the place that was taken"
+
+
+def asking_one_by_one_gains_no_turns(core=CORE):
+    scene = Scene(core, max_num_seqs=1, max_num_batched_tokens=64)
+    for index in range(10):
+        scene.add(f"busy {index}", 8, tenant="busy", max_tokens=1)
+    for index in range(40):
+        scene.add(f"b {index}", 8, tenant="b", max_tokens=1)
+        scene.add(f"c {index}", 8, tenant="c", max_tokens=1)
+        if index > 1:
+            scene.scheduler.abort(f"b {index - 1}")
+            scene.scheduler.abort(f"c {index - 1}")
+        scene.step()
+    assert "busy 9" in scene.first_token, "those who ask one by one starved one who asked for much at once"
+
+
+def the_less_urgent_start_some_day(core=CORE):
+    scene = Scene(core, max_num_seqs=2, max_num_batched_tokens=64)
+    scene.add("patient", 8, priority=5, max_tokens=4)
+    for index in range(200):
+        scene.add(f"urgent {index}", 8, priority=index % 2, tenant=f"{index % 3}")
+        scene.add(f"urgent too {index}", 8, priority=0)
+        scene.step()
+        if "patient" in scene.finished:
+            break
+    else:
+        raise AssertionError("a less urgent request starved")
+    assert scene.steps > 8, "urgency was worth nothing"
+
+
+def the_prompts_of_the_less_urgent_are_read_some_day(core=CORE):
+    scene = Scene(core, num_blocks=4000, max_num_seqs=64, max_num_batched_tokens=64)
+    scene.add("patient", 40, priority=5)
+    for index in range(60):
+        scene.add(f"urgent {index}", 100, max_tokens=1)
+        scene.step()
+        if "patient" in scene.first_token:
+            return
+    raise AssertionError("the prompt of a less urgent request starved")
+
+
 SCENARIOS = (
     a_long_prompt_does_not_stall_a_short_one,
     short_prompts_do_not_starve_a_long_one,
@@ -253,4 +309,8 @@ SCENARIOS = (
     an_urgent_request_takes_the_place_of_others,
     a_preempted_request_keeps_its_place_and_its_work,
     identical_prompts_that_arrive_together_are_computed_once,
+    one_who_never_had_a_turn_is_next,
+    asking_one_by_one_gains_no_turns,
+    the_less_urgent_start_some_day,
+    the_prompts_of_the_less_urgent_are_read_some_day,
 )

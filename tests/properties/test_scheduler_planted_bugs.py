@@ -179,6 +179,11 @@ BUGS = (
     Bug("a deep prompt costs no more", "prefill_pace.py", "(self.context_per_token + start)", "self.context_per_token"),
     Bug("a very deep prompt gets nothing", "prefill_pace.py", "return max(1, work *", "return max(0, work *"),
     Bug("the pace is forgotten", "scheduler.py", "        if work is not None:", "        if False:"),
+    # Fairness
+    Bug("turns are forgotten", "waiting_queue.py", "[seq.request.tenant] = self._num_turns", "[''] = 0"),
+    Bug("a newcomer is last", "waiting_queue.py", "turns.get(tenant, 0)", "turns.get(tenant, 10**9)"),
+    Bug("nobody ages", "aging.py", "MAX_PASSES = 16", "MAX_PASSES = 10**9"),
+    Bug("urgent prompts leave nothing", "fairness.py", "LEFT_TO_OTHERS = 16", "LEFT_TO_OTHERS = 10**9"),
     Bug("the oldest prompt takes all", "fairness.py", "if not others else -(-budget // 2)", "if True else 0"),
     # The scheduler
     Bug(
@@ -360,7 +365,7 @@ BUGS = (
     Bug(
         "slots go to whoever asks first",
         "waiting_queue.py",
-        "order = sorted(tenants, key=lambda tenant: num_running.get(tenant, 0))",
+        "order = sorted(tenants, key=ranks.__getitem__)",
         "order = list(tenants)[:1]",
     ),
 )

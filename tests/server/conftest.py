@@ -25,20 +25,22 @@ def make_config(**changes):
 
 
 @asynccontextmanager
-async def in_process(settings=None, tokenizer=None, **config):
+async def in_process(settings=None, tokenizer=None, *, engine=None, **config):
     """An httpx client of an app whose engine runs in a thread; no sockets."""
-    engine = ScriptedEngine(make_config(**config))
+    engine = engine or ScriptedEngine(make_config(**config))
     client = LocalEngineClient(engine)
     await client.start()
     app = create_app(client, tokenizer or ByteTokenizer(), MODEL, settings or ServerSettings())
     transport = httpx.ASGITransport(app=app)
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            http.accounts = app.state.context.accounts
             http.engine_client = client
             http.engine = engine
             yield http
     finally:
         await client.close()
+        await asyncio.to_thread(app.state.context.accounts.close)
 
 
 @pytest.fixture

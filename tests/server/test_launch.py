@@ -16,6 +16,8 @@ import pytest
 
 from caudal.cli.serve import read_keys
 from caudal.errors import ConfigError
+from caudal.server.keys.key import KeyFields
+from caudal.server.keys.key_store import KeyStore
 from caudal.server.launch import check_exposure, listen
 from caudal.server.settings import ServerSettings
 
@@ -171,6 +173,14 @@ def test_other_machines_need_a_key(host):
         check_exposure(ServerSettings(host=host))
     check_exposure(ServerSettings(host=host, api_keys=("k",)))
     check_exposure(ServerSettings(host=host, insecure_no_key=True))
+
+
+def test_a_key_in_the_state_directory_is_a_key(tmp_path):
+    settings = ServerSettings(host="0.0.0.0", state_dir=tmp_path)
+    with pytest.raises(ConfigError, match="caudal keys create"):
+        check_exposure(settings)
+    KeyStore(tmp_path).create(KeyFields(name="first"))
+    check_exposure(settings)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])

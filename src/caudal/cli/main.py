@@ -30,6 +30,8 @@ VERBS = {
     "serve": Verb("caudal.cli.serve", "Serve a model over the OpenAI API."),
     "bench": Verb("caudal.cli.bench", "Measure prompt and generation speed."),
     "show": Verb("caudal.cli.show", "Describe a model file."),
+    "keys": Verb("caudal.cli.keys", "Make, change and revoke API keys, and show what they used."),
+    "audit": Verb("caudal.cli.audit", "Verify and export the audit log."),
     "list": Verb("caudal.cli.list_models", "List the models on this disk."),
     "version": Verb("caudal.cli.version", "Print the version."),
 }

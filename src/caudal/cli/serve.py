@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from caudal.cli.options import ModelFirst, chain, engine_options, model_option, option, speculation_option
+from caudal.cli.state_options import state_options, state_settings
 from caudal.config import POOLINGS, EngineConfig, check_environment
 from caudal.errors import ConfigError
 from caudal.hub.resolve import resolve
@@ -77,6 +78,7 @@ def read_keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
 @engine_options
 @speculation_option
 @capacity_options
+@state_options
 @click.option("--verbose", is_flag=True, help="Log every start and stop, not only what is wrong.")
 def command(
     *,
@@ -100,6 +102,7 @@ def command(
     path = resolve(model)
     settings = ServerSettings(
         api_keys=read_keys(api_keys, api_key_file),
+        **state_settings(values),
         **{name: values.pop(name) for name in ("host", "port", "insecure_no_key", "allowed_origins")},
     )
     serve(EngineConfig(model_path=str(path), **values), settings, served_model(model, path, names))

@@ -1,5 +1,7 @@
 """How the prefill tokens of a step are divided: by priority, then between tenants, then inside a tenant.
 
+A priority leaves a sixteenth of what it gets to the less urgent ones, if they want it, so that none of them starves.
+
 Between tenants: deficit round robin, with tokens for bytes, so a tenant's share does not depend on how many requests
 it has or how long they are. Source: Shreedhar and Varghese, "Efficient Fair Queuing using Deficit Round Robin",
 SIGCOMM 1995.
@@ -54,6 +56,10 @@ class DeficitRoundRobin:
         return grants
 
 
+LEFT_TO_OTHERS = 16
+"""A priority leaves one token in so many to the less urgent ones."""
+
+
 class FairShare:
     """Divides a step's prefill tokens between sequences."""
 
@@ -68,9 +74,12 @@ class FairShare:
             classes.setdefault(seq.request.priority, {}).setdefault(seq.request.tenant, []).append(seq)
         self._rings = {priority: self._rings.get(priority) or DeficitRoundRobin(self.quantum) for priority in classes}
         shares: dict[int, int] = {}
+        wanted_by_others = sum(seq.num_remaining_tokens for seq in sequences)
         for priority, tenants in classes.items():
             demands = {tenant: sum(seq.num_remaining_tokens for seq in members) for tenant, members in tenants.items()}
-            grants = self._rings[priority].share(budget, demands)
+            wanted_by_others -= sum(demands.values())
+            left = min(budget // LEFT_TO_OTHERS, wanted_by_others)
+            grants = self._rings[priority].share(budget - left, demands)
             for tenant, members in tenants.items():
                 self._split(grants[tenant], members, shares)
             budget -= sum(grants.values())

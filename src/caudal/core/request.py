@@ -37,7 +37,8 @@ class Request:
         max_tokens: at most this many tokens of answer; None is as many as the context holds.
         min_tokens: stop tokens are ignored until the answer has this many tokens.
         stop_token_ids: tokens that end the answer; the model's end-of-text is among them unless it is to be ignored.
-        priority: smaller is more urgent, as in vLLM. Strict: a less urgent request waits for more urgent ones.
+        priority: smaller is more urgent, as in vLLM. A less urgent request waits for more urgent ones, but not for
+            ever: see Aging and FairShare.
         tenant: requests of one priority share each step fairly between tenants.
         cache_salt: only requests with equal salts and adapters may share KV blocks.
         adapter: name of the adapter (LoRA) whose weights the KV depends on; "" is the base model.
@@ -65,6 +66,7 @@ class Sequence:
         token_ids: prompt and answer so far.
         num_prompt_tokens: how many of them are prompt.
         max_num_tokens: prompt and answer end here at the latest.
+        request: what was asked; Aging may have given it another priority.
         request_id, stop_token_ids, wants_prompt_logits: the request's, at hand for what every token passes through.
         num_computed_tokens: tokens [0, this) have their KV in the blocks.
         num_cached_tokens: prompt tokens found in the prefix cache when the request first started (for `usage`).

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from caudal.core.admission import Admission
+from caudal.core.aging import Aging
 from caudal.core.fairness import FairShare
 from caudal.core.kv_cache import KVCache
 from caudal.core.prefill_pace import PrefillPace
@@ -110,6 +111,7 @@ class Scheduler:
         self._waiting = WaitingQueue()
         self._running: list[Sequence] = []
         self._admission = Admission(self.kv, config.max_num_seqs)
+        self._aging = Aging()
         self._fair_share = FairShare(quantum=max(config.block_size, config.max_num_batched_tokens // 16))
         self._speculation = Speculation(
             config.num_speculative_tokens, config.max_num_batched_tokens, config.block_size, self.max_model_len
@@ -226,6 +228,7 @@ class Scheduler:
                 self._preempt(victim)
             seq = start.seq
             self._waiting.remove(seq)
+            self._aging.note_start(seq, self._waiting)
             self.kv.start(seq, start.num_hit_blocks)
             seq.status = Status.RUNNING
             insort(self._running, seq, key=lambda other: other.rank)

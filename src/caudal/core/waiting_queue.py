@@ -1,7 +1,9 @@
 """WaitingQueue: sequences that wait to start or to start again, in a fair order.
 
 Order: priority; then tenants in turn, those with fewest running sequences first, then those whose turn was longest
-ago; inside a tenant, arrival. A preempted sequence comes back to its old place.
+ago, which those who had none yet are before all others; inside a tenant, arrival. A preempted sequence comes back to
+its old place. A tenant's last turn is remembered, also while it has nothing that waits, until nobody of that priority
+waits any more: so nobody gains by asking for one thing at a time.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ class WaitingQueue:
     def __init__(self) -> None:
         self._classes: dict[int, OrderedDict[str, list[Sequence]]] = {}
         self._num_waiting = 0
+        self._turns: dict[int, dict[str, int]] = {}
+        self._num_turns = 0
 
     def __len__(self) -> int:
         return self._num_waiting
@@ -39,12 +43,18 @@ class WaitingQueue:
         queue = tenants[seq.request.tenant]
         queue.remove(seq)
         self._num_waiting -= 1
-        if queue:
-            tenants.move_to_end(seq.request.tenant)
-        else:
+        self._num_turns += 1
+        self._turns.setdefault(seq.request.priority, {})[seq.request.tenant] = self._num_turns
+        if not queue:
             del tenants[seq.request.tenant]
             if not tenants:
                 del self._classes[seq.request.priority]
+                del self._turns[seq.request.priority]
+
+    @property
+    def priorities(self) -> list[int]:
+        """The priorities that wait, most urgent first."""
+        return sorted(self._classes)
 
     def most_urgent_priority(self) -> int:
         """The smallest priority that waits. There must be one."""
@@ -54,7 +64,9 @@ class WaitingQueue:
         """Sequences in the order in which they may start. The queue must not change while this is read."""
         for priority in sorted(self._classes):
             tenants = self._classes[priority]
-            order = sorted(tenants, key=lambda tenant: num_running.get(tenant, 0))
+            turns = self._turns.get(priority, {})
+            ranks = {tenant: (num_running.get(tenant, 0), turns.get(tenant, 0)) for tenant in tenants}
+            order = sorted(tenants, key=ranks.__getitem__)
             for turn in zip_longest(*(tenants[tenant] for tenant in order)):
                 yield from (seq for seq in turn if seq is not None)
 

@@ -24,13 +24,34 @@ class UpdateReader(Protocol):
         """Return what an update adds, or raise what went wrong."""
 
 
+class AnswerWatcher(Protocol):
+    """Is told how an answer goes, on the event loop. It may be told of the end more than once."""
+
+    def note(self, piece: Piece) -> None:
+        """See a piece; one with a finish_reason ends the answer."""
+
+    def end(self, reason: str) -> None:
+        """Learn that the answer has ended: one of FINISH_REASONS."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One engine request and how it is read."""
+    """One engine request, how it is read, and who watches."""
 
     request: AddRequest
     reader: UpdateReader
     timer: AnswerTimer
+    watchers: tuple[AnswerWatcher, ...] = ()
+
+    def note(self, piece: Piece) -> None:
+        """Tell everyone of a piece."""
+        for watcher in (self.timer, *self.watchers):
+            watcher.note(piece)
+
+    def end(self, reason: str) -> None:
+        """Tell everyone of an end that no piece tells."""
+        for watcher in (self.timer, *self.watchers):
+            watcher.end(reason)
 
 
 class Answers:
@@ -80,7 +101,9 @@ class Answers:
                 return None
             self._news.clear()
             try:
-                await asyncio.wait_for(self._news.wait(), None if due_s is None else due_s - time.monotonic())
+                # Not wait_for: in Python 3.11 it swallows a cancellation that comes together with news.
+                async with asyncio.timeout(None if due_s is None else due_s - time.monotonic()):
+                    await self._news.wait()
             except TimeoutError:
                 return []
 
@@ -89,16 +112,16 @@ class Answers:
             async with aclosing(self._client.generate(answer.request)) as updates:
                 async for update in updates:
                     piece = answer.reader.push(update)
-                    answer.timer.note(piece)
+                    answer.note(piece)
                     self._pieces.append((index, piece))
                     self._news.set()
                     if piece.finish_reason is not None:
                         break
         except asyncio.CancelledError:
-            answer.timer.end("abort")
+            answer.end("abort")
             raise
         except Exception as error:  # noqa: BLE001 - handed to whoever reads
-            answer.timer.end("error")
+            answer.end("error")
             self._failure = self._failure or error
         finally:
             self._num_running -= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -10,15 +11,14 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
-from caudal.server.auth import RequireKey
-from caudal.server.browser_guard import BrowserGuard
+from caudal.server.auth import KeyGate
 from caudal.server.context import ServerContext
 from caudal.server.metrics import ServerMetrics
 from caudal.server.model_directory import OneModel
 from caudal.server.paths import TidyPaths
 from caudal.server.problems import HTTPProblem, error_response
 from caudal.server.request_ids import RequestIds
-from caudal.server.routes import routes
+from caudal.server.routes import routes, shape_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -49,6 +49,7 @@ def app_of(context: ServerContext) -> Starlette:
         yield
         await context.responses.close()
         context.models.close()
+        await asyncio.to_thread(context.accounts.close)
 
     middleware = [Middleware(RequestIds), Middleware(TidyPaths)]
     if settings.allowed_origins:
@@ -57,18 +58,15 @@ def app_of(context: ServerContext) -> Starlette:
                 CORSMiddleware, allow_origins=list(settings.allowed_origins), allow_methods=["*"], allow_headers=["*"]
             )
         )
-    guard = (
-        Middleware(RequireKey, api_keys=settings.api_keys)
-        if settings.api_keys
-        else Middleware(BrowserGuard, settings=settings)
-    )
-    middleware.append(guard)
-    return Starlette(
+    middleware.append(Middleware(KeyGate, settings=settings, accounts=context.accounts, shape_of=shape_of))
+    app = Starlette(
         routes=routes(context),
         middleware=middleware,
         exception_handlers={HTTPException: _http_exception},
         lifespan=lifespan,
     )
+    app.state.context = context
+    return app
 
 
 async def _http_exception(request: Request, error: Exception) -> Response:

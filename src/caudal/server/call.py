@@ -8,18 +8,21 @@ from typing import TYPE_CHECKING, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from caudal.server.model_directory import unknown_model
 from caudal.server.problems import ErrorShape, error_response, openai_shape
 from caudal.server.request_body import parse_body, read_body
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     import msgspec
     from starlette.types import Receive, Scope, Send
 
     from caudal.server.context import ServerContext
+    from caudal.server.keys.key import Key
+    from caudal.server.keys.meter import RequestMeter
     from caudal.server.loaded_model import LoadedModel
-    from caudal.server.settings import ServerSettings
+    from caudal.server.settings import ServedModel, ServerSettings
 
     Handler = Callable[["Call"], Awaitable[Response]]
 
@@ -37,6 +40,8 @@ class Call:
         request_id: made by the server, and told in the response's headers.
         tenant: whose request it is: the id of the key that was sent, "" without keys. The scheduler is fair between
             tenants, and the prefix cache does not leak from one to another.
+        key: the key that was sent; None without keys.
+        meter: counts what the request uses; None without the layer that counts.
     """
 
     def __init__(self, request: Request, context: ServerContext, shape: ErrorShape, leases: AsyncExitStack) -> None:
@@ -46,6 +51,8 @@ class Call:
         self.num_bytes = 0
         self.request_id: str = request.scope.get("caudal.request_id", "")
         self.tenant: str = request.scope.get("caudal.tenant", "")
+        self.key: Key | None = request.scope.get("caudal.key")
+        self.meter: RequestMeter | None = request.scope.get("caudal.meter")
         self._leases = leases
 
     @property
@@ -60,8 +67,42 @@ class Call:
         return parse_body(data, decoder)
 
     async def model(self, name: str | None) -> LoadedModel:
-        """Return a model, which stays loaded until the answer has been sent. See ModelDirectory.lease."""
-        return await self._leases.enter_async_context(self.context.models.lease(name))
+        """Return a model, which stays loaded until the answer has been sent. See ModelDirectory.lease.
+
+        A model that the key may not use is as unknown as one that is not served; no name is the first that it may use.
+        """
+        served = self.served()
+        if not name and self.restricts_models and served:
+            name = served[0].name
+        asked = next((each for each in self.context.models.served() if each.answers_to(name)), None)
+        if not self._may_use(name, asked):
+            raise unknown_model(name, served)
+        model = await self._leases.enter_async_context(self.context.models.lease(name))
+        if not self._may_use(name, model.info):
+            raise unknown_model(name, served)
+        if self.meter is not None:
+            self.meter.model = model.name
+        return model
+
+    @property
+    def restricts_models(self) -> bool:
+        """Whether the key may not use every model."""
+        return self.key is not None and "*" not in self.key.models
+
+    def served(self) -> Sequence[ServedModel]:
+        """Return the models that the request's key may use, the default first."""
+        served = self.context.models.served()
+        return [each for each in served if self._may_use(each.name, each)] if self.restricts_models else served
+
+    def _may_use(self, name: str | None, model: ServedModel | None) -> bool:
+        names = (name or "",) if model is None else (model.name, *model.aliases)
+        return self.key is None or not self.restricts_models or self.key.may_use(names)
+
+    def priority(self, asked: int | None) -> int:
+        """Return the priority of the request in the engine: the key's, or a less urgent one that was asked for."""
+        if self.key is None or self.key.is_static or not self.key.id:
+            return asked or 0
+        return max(self.key.priority, self.key.priority if asked is None else asked)
 
 
 class Endpoint:

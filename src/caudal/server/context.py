@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from caudal.server.admission import Admission
+from caudal.server.keys.accounts import Accounts
 from caudal.server.responses.kept import KeptResponses
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ class ServerContext:
         models: what can be served.
         settings: the HTTP side.
         metrics: what Prometheus reads.
+
+    Raises:
+        ConfigError: the state directory cannot be used.
     """
 
     def __init__(self, models: ModelDirectory, settings: ServerSettings, metrics: ServerMetrics) -> None:
@@ -28,3 +32,4 @@ class ServerContext:
         self.metrics = metrics
         self.admission = Admission(settings.max_open_requests)
         self.responses = KeptResponses()
+        self.accounts = Accounts(settings)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from caudal.sampling_params import SamplingParams
+    from caudal.server.answers import AnswerWatcher
     from caudal.server.call import Call
     from caudal.server.loaded_model import LoadedModel
     from caudal.tools.parts import AnswerParser
@@ -162,16 +163,24 @@ def new_answer(  # noqa: PLR0913 - what one request consists of
         salt: separates the prefix cache of requests with another one.
         include_stop: leave a stop string that ended the answer in its text.
         grammar: see AddRequest.
+
+    Raises:
+        HTTPProblem: the key has not enough tokens left.
     """
     model.require("generate")
     token_ids = prompt.token_ids if isinstance(prompt, ChatPrompt) else prompt
+    watchers: tuple[AnswerWatcher, ...] = ()
+    if call.meter is not None:
+        messages = prompt.conversation.messages if isinstance(prompt, ChatPrompt) else None
+        params, watcher = call.meter.begin_answer(token_ids, messages, params, model)
+        watchers = (watcher,)
     request = AddRequest(
         request_id=request_id,
         prompt_token_ids=token_ids,
         params=params,
         eos_token_ids=tuple(model.tokenizer.eos_token_ids),
         tenant=call.tenant,
-        priority=priority or 0,
+        priority=call.priority(priority),
         cache_salt=cache_salt(call, salt),
         grammar=grammar,
     )
@@ -179,4 +188,4 @@ def new_answer(  # noqa: PLR0913 - what one request consists of
     detokenizer = model.tokenizer.detokenizer(token_ids, skip_special_tokens=params.skip_special_tokens, shown=shown)
     parser = prompt.parser() if isinstance(prompt, ChatPrompt) else None
     reader = AnswerReader(detokenizer, params, include_stop=include_stop, parser=parser)
-    return Answer(request, reader, model.metrics.timer(len(token_ids)))
+    return Answer(request, reader, model.metrics.timer(len(token_ids)), watchers)

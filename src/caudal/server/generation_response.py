@@ -60,7 +60,7 @@ class GenerationResponse(Response):
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            with self._call.context.admission.admit(len(self._answers)):
+            with self._call.context.admission.admit(len(self._answers), self._call.tenant):
                 async with Answers(self._client, self._answers) as answers:
                     if self._stream:
                         await self._send_events(answers, send)

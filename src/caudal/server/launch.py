@@ -22,6 +22,7 @@ from caudal.engine.engine_client import EngineClient
 from caudal.engine.engine_process import DEFAULT_ENGINE
 from caudal.errors import ConfigError
 from caudal.server.app import create_app
+from caudal.server.keys.key_store import KeyStore
 from caudal.server.settings import LOOPBACK_HOSTS, ServedModel, ServerSettings
 
 if TYPE_CHECKING:
@@ -59,8 +60,11 @@ def check_exposure(settings: ServerSettings) -> None:
     """Raise ConfigError for a server that others can reach and nothing guards, unless that was asked for."""
     if settings.host in LOOPBACK_HOSTS or settings.api_keys or settings.insecure_no_key:
         return
+    if settings.state_dir is not None and KeyStore(settings.state_dir).list():
+        return
     message = (
-        f"host is {settings.host!r}, which other machines can reach, and there is no API key; add --api-key KEY, "
+        f"host is {settings.host!r}, which other machines can reach, and there is no API key; make one with `caudal "
+        "keys create NAME`, add --api-key KEY, "
         "listen on 127.0.0.1, or say --insecure-no-key if anybody may use this server"
     )
     raise ConfigError(message)

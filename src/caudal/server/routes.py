@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from starlette.routing import Route
 
+from caudal.server.admin.key_routes import change_key, create_key, get_key, list_keys, revoke_key, rotate_key
+from caudal.server.admin.usage_routes import all_usage, own_usage
 from caudal.server.anthropic.error_shape import anthropic_shape
 from caudal.server.anthropic.messages import count_tokens, create_message
 from caudal.server.anthropic.models import by_client, get_model_info, list_model_infos
@@ -79,12 +81,34 @@ RESPONSES: tuple[Row, ...] = both(
     ("GET", "/responses/{response_id}/input_items", list_input_items),
 )
 
+ADMIN: tuple[Row, ...] = (
+    ("GET", "/admin/keys", list_keys),
+    ("POST", "/admin/keys", create_key),
+    ("GET", "/admin/keys/{key_id}", get_key),
+    ("PATCH", "/admin/keys/{key_id}", change_key),
+    ("DELETE", "/admin/keys/{key_id}", revoke_key),
+    ("POST", "/admin/keys/{key_id}/rotate", rotate_key),
+    ("GET", "/admin/usage", all_usage),
+    ("GET", "/me/usage", own_usage),
+)
+
 APIS: tuple[tuple[tuple[Row, ...], ErrorShape], ...] = (
     (STATUS, openai_shape),
     (OPENAI, openai_shape),
     (ANTHROPIC, anthropic_shape),
     (RESPONSES, openai_shape),
+    (ADMIN, openai_shape),
 )
+
+
+def shape_of(method: str, path: str) -> ErrorShape:
+    """Return how the API that a request belongs to writes its errors; OpenAI's shape for a path of none."""
+    for table, shape in APIS:
+        for row_method, row_path, _ in table:
+            head, brace, _ = row_path.partition("{")
+            if row_method == method and (path == row_path or (brace and path.startswith(head))):
+                return shape
+    return openai_shape
 
 
 def routes(context: ServerContext) -> list[Route]:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 
@@ -42,6 +46,10 @@ class ServerSettings:
         first_byte_wait_s: a stream's status line waits this long for the first news, so that a refusal by the engine
             has its own status code.
         drain_s: a graceful shutdown waits this long for open requests.
+        state_dir: where keys, usage and the audit log are kept; None keeps nothing, and knows no keys but api_keys.
+        audit_log: "off", "metadata" or "full"; None is metadata when there are keys.
+        audit_retention_days: older files of the audit log are removed.
+        audit_strict: refuse requests while the audit log cannot be written.
     """
 
     host: str = "127.0.0.1"
@@ -54,3 +62,7 @@ class ServerSettings:
     ping_interval_s: float = 15.0
     first_byte_wait_s: float = 2.0
     drain_s: float = 30.0
+    state_dir: Path | None = None
+    audit_log: str | None = None
+    audit_retention_days: int = 180
+    audit_strict: bool = False

@@ -66,7 +66,7 @@ async def list_model_infos(call: Call) -> Response:
     query = call.request.query_params
     infos = [
         _info(card_of(call.context, model, name))
-        for model in call.context.models.served()
+        for model in call.served()
         for name in (model.name, *model.aliases)
     ]
     ids = [info.id for info in infos]
@@ -91,7 +91,7 @@ async def list_model_infos(call: Call) -> Response:
 async def get_model_info(call: Call) -> Response:
     """Describe one model; its id may have slashes."""
     name = call.request.path_params["model_id"]
-    served = call.context.models.served()
+    served = call.served()
     model = next((each for each in served if each.answers_to(name)), None)
     if model is None:
         raise unknown_model(name, served)

@@ -48,18 +48,14 @@ def card_of(context: ServerContext, model: ServedModel, name: str) -> ModelCard:
 
 async def list_models(call: Call) -> Response:
     """List what is served."""
-    cards = [
-        card_of(call.context, model, name)
-        for model in call.context.models.served()
-        for name in (model.name, *model.aliases)
-    ]
+    cards = [card_of(call.context, model, name) for model in call.served() for name in (model.name, *model.aliases)]
     return Response(_encode(ModelList(data=cards)), media_type="application/json")
 
 
 async def get_model(call: Call) -> Response:
     """Describe one model; its id may have slashes."""
     name = call.request.path_params["model_id"]
-    served = call.context.models.served()
+    served = call.served()
     model = next((each for each in served if each.answers_to(name)), None)
     if model is None:
         raise unknown_model(name, served)

@@ -119,7 +119,7 @@ async def _in_background(body: ResponsesBody, call: Call, answer: Answer, writer
     """Begin a response that goes on whether or not somebody waits for it."""
     async with AsyncExitStack() as held:
         model = await held.enter_async_context(call.context.models.lease(body.model))
-        held.enter_context(call.context.admission.admit(1))
+        held.enter_context(call.context.admission.admit(1, call.tenant))
         run = Run(answer, model, writer, held.pop_all())
     queued = _encode(writer.response)
     await call.context.responses.runs.start(call.tenant, run)

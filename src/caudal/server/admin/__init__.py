@@ -1,0 +1,1 @@
+"""The admin API, and what a key may ask about itself. Not part of any client's API."""

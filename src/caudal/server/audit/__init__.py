@@ -1,0 +1,1 @@
+"""The audit log: who asked what, when; append-only, chained by hashes."""
