@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from pathlib import Path
 
 from caudal.errors import CheckpointError, Overloaded
 from caudal.messages import EngineReady, EngineStats, TokenLogprobs, Update
@@ -153,6 +154,16 @@ def _logprobs(token_id, num_top):
     return TokenLogprobs(token_id, -0.5, 1, top, [-0.5 - k for k in range(num_top)])
 
 
+def _wait_at_the_gate(folder, name):
+    """Say that the load has begun, and wait until the test lets it go on (NAME.open) or fail (NAME.broken)."""
+    (folder / f"{name}.{os.getpid()}.begun").touch()
+    while not (folder / f"{name}.open").exists():
+        if (folder / f"{name}.broken").exists():
+            message = "the file ends too early"
+            raise CheckpointError(message, path=name)
+        time.sleep(0.01)
+
+
 def load(config):
     if config.model_path == "broken":
         message = "magic is b'GGML'; expected b'GGUF'"
@@ -161,4 +172,6 @@ def load(config):
         os._exit(3)
     if config.model_path == "slow":
         time.sleep(60)
+    if config.model_path.startswith("gated"):
+        _wait_at_the_gate(Path(os.environ["SCRIPTED_GATES"]), config.model_path)
     return ScriptedEngine(config)
