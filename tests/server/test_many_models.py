@@ -7,6 +7,7 @@ import os
 import signal
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from byte_tokenizer import ByteTokenizer
@@ -78,7 +79,7 @@ def pid_of(many, name):
 
 async def say(many, name, text="hello"):
     async with many.lease(name) as model:
-        return await token_bytes(model.client, ask(f"say:{text}"))
+        return await token_bytes(model.client, ask(f"say:{text}", uuid4().hex))
 
 
 async def test_models_load_when_they_are_asked_for_and_live_apart():
@@ -220,34 +221,21 @@ async def test_the_least_recently_used_makes_way_when_there_may_be_no_more():
 
 async def test_models_make_way_when_memory_is_short():
     sizes = {"a": 40 << 30, "b": 30 << 30, "c": 50 << 30}
-    total = 100 << 30
-
-    def in_memory():
-        return {status.process_id: sizes[status.name] for status in many.statuses() if status.process_id}
-
-    infos = [ServedModel(name=name, path=name, size_bytes=size) for name, size in sizes.items()]
-    memory = Memory(
-        free_bytes=lambda: total - sum(in_memory().values()), held_bytes=lambda pid: in_memory().get(pid, 0)
-    )
-    async with directory(*infos, memory=Memory(free_bytes=memory.free_bytes, held_bytes=lambda pid: 0)) as many:
-        await say(many, "a")
-    memory_of = {}
-
-    def held(pid):
-        return memory_of[pid]
+    held = {}
 
     def free():
-        memory_of.update({each.client.process_id: sizes[each.name] for each in many.loaded()})
-        return total - sum(sizes[each.name] for each in many.loaded())
+        in_memory = {model.client.process_id: sizes[model.name] for model in many.loaded()}
+        held.update(in_memory)
+        return (100 << 30) - sum(in_memory.values())
 
-    async with directory(*infos, memory=Memory(free_bytes=free, held_bytes=lambda pid: memory_of.get(pid, 1))) as many:
-        free()
+    infos = [ServedModel(name=name, path=name, size_bytes=size) for name, size in sizes.items()]
+    memory = Memory(free_bytes=free, held_bytes=lambda pid: held.get(pid, 0))
+    async with directory(*infos, memory=memory) as many:
         await say(many, "a")
-        free()
         await say(many, "b")
         free()
         assert states(many) == {"a": "loaded", "b": "loaded", "c": "unloaded"}
-        await say(many, "c")  # 30 are free: a (40) leaves, and that is enough
+        await say(many, "c")  # 30 are free; with the 40 of a that is enough, and b may stay
         assert states(many) == {"a": "unloaded", "b": "loaded", "c": "loaded"}
 
 

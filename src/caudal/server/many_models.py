@@ -337,7 +337,8 @@ class ManyModels:
 
     async def _wait_for_news(self, timeout_s: float | None) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._news.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):  # wait_for would lose a cancellation that comes with the news
+                await self._news.wait()
 
     def _status(self, slot: ModelSlot) -> ModelStatus:
         client = slot.running.client if slot.running else None
