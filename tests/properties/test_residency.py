@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import contextlib
+import math
 from itertools import combinations
 
 import pytest
@@ -93,7 +93,8 @@ def test_keep_alive_decides_when_an_idle_model_leaves():
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [
-        ("5m", 300), ("1h30m", 5400), ("90s", 90), ("0", 0), ("0s", 0), ("-1", FOREVER), ("-1m", FOREVER), (-1, FOREVER),
+        ("5m", 300), ("1h30m", 5400), ("90s", 90), ("0", 0), ("0s", 0), ("-1", FOREVER), ("-1m", FOREVER),
+        (-1, FOREVER),
         (30, 30), (0, 0), (2.5, 2.5), ("1.5h", 5400), ("100ms", 0.1), (" 10 ", 10), ("24h", 86400), ("5M", 300),
     ],
 )  # fmt: skip
@@ -103,7 +104,7 @@ def test_durations(text, seconds):
 
 @pytest.mark.parametrize("text", ["", "m", "5 minutes", "five", "5m3", "1h-3m", math.nan, "nan", "inf", "٣m"])
 def test_what_is_no_duration_is_refused_by_name(text):
-    with pytest.raises(InvalidParameter, match="keep_alive is .*; expected seconds"):
+    with pytest.raises(InvalidParameter, match=r"keep_alive is .*; expected seconds"):
         read_keep_alive(text)
 
 

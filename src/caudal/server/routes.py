@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from starlette.routing import Route
 
 from caudal.server.call import Endpoint
+from caudal.server.model_admin_routes import list_model_states, load_model, unload_model
 from caudal.server.openai.chat import chat_completions
 from caudal.server.openai.completions import completions
 from caudal.server.openai.models import get_model, list_models
@@ -33,6 +34,12 @@ STATUS: tuple[Row, ...] = (
     ("GET", "/metrics", metrics),
 )
 
+MODELS: tuple[Row, ...] = (
+    ("GET", "/admin/models", list_model_states),
+    ("POST", "/admin/models/load", load_model),
+    ("POST", "/admin/models/unload", unload_model),
+)
+
 
 def both(*rows: Row) -> tuple[Row, ...]:
     """Return the rows under /v1 and without it."""
@@ -50,6 +57,7 @@ OPENAI: tuple[Row, ...] = both(
 
 APIS: tuple[tuple[tuple[Row, ...], ErrorShape], ...] = (
     (STATUS, openai_shape),
+    (MODELS, openai_shape),
     (OPENAI, openai_shape),
 )
 
