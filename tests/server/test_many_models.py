@@ -134,8 +134,8 @@ async def test_a_failed_load_tells_each_waiter_and_the_next_request_tries_again(
         assert len(set(map(id, errors))) == 3
         assert errors[0].problem.status == 500
         assert errors[0].problem.code == "model_load_failed"
-        assert "'gated' cannot be loaded: gated: the file ends too early" in str(errors[0])
-        assert many.statuses()[0].error == "gated: the file ends too early"
+        assert "'gated' cannot be loaded: the file ends too early" in str(errors[0])
+        assert many.statuses()[0].error == "the file ends too early"
         assert many.healthy
         assert not any(map(is_running, processes_begun(gates, "gated")))
         (gates / "gated.broken").unlink()

@@ -102,7 +102,7 @@ def test_a_load_that_fails_has_a_status_and_the_other_models_answer():
         for fields in ({}, {"stream": True}):
             response = chat(url, "broken", **fields)
             assert response.status_code == 500
-            assert "'broken' cannot be loaded: broken: magic is" in response.json()["error"]["message"]
+            assert "'broken' cannot be loaded: magic is" in response.json()["error"]["message"]
         assert chat(url, "a").status_code == 200
         assert httpx.get(f"{url}/health").status_code == 200
 

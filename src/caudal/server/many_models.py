@@ -227,7 +227,7 @@ class ManyModels:
             if not done:
                 raise self._too_late(slot)
             if not task.cancelled() and (error := task.exception()) is not None:
-                raise _failure(slot.name, error)
+                raise _failure(slot, error)
         return slot.running.model
 
     def _begin_load(self, slot: ModelSlot) -> asyncio.Task[None]:
@@ -244,7 +244,7 @@ class ManyModels:
             slot.error = None
             log.info("loaded %s in %.1f s", slot.name, self._clock() - began_s)
         except Exception as error:
-            slot.error = str(error)
+            slot.error = _reason(slot, error)
             log.warning("could not load %s: %s", slot.name, error)
             raise
         finally:
@@ -374,14 +374,19 @@ def _not_loaded(name: str, reason: object) -> HTTPProblem:
     return HTTPProblem(500, message, code="model_load_failed", parameter="model")
 
 
-def _failure(name: str, error: BaseException) -> Exception:
+def _reason(slot: ModelSlot, error: BaseException) -> str:
+    """Return what is wrong without the file's place, which is nobody's business."""
+    return str(error).removeprefix(f"{slot.info.path}: ")
+
+
+def _failure(slot: ModelSlot, error: BaseException) -> Exception:
     """Return what one of those who waited for a load is told of its failure."""
     if isinstance(error, EngineUnavailable):
         return EngineUnavailable(str(error), retry_after_s=error.retry_after_s)
     if isinstance(error, CaudalError | OSError):
-        return _not_loaded(name, error)
-    log.error("loading %s failed in the server", name, exc_info=error)
-    return _not_loaded(name, "the server failed at it; the reason is in its log")
+        return _not_loaded(slot.name, _reason(slot, error))
+    log.error("loading %s failed in the server", slot.name, exc_info=error)
+    return _not_loaded(slot.name, "the server failed at it; the reason is in its log")
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:
