@@ -1,7 +1,8 @@
 """An engine without a model: the prompt says what the answer is. Runs in a thread or in an engine process.
 
 A prompt that has `say:TEXT` is answered with TEXT and the end token, `loop:TEXT` with TEXT for ever; `slow-` before
-either makes each step take 20 ms. `crash` makes a step raise, `die` ends the process, `hang` blocks a step.
+either makes each step take 20 ms. `crash` makes a step raise, `die` ends the process, `hang` blocks a step, and
+`explode` makes taking the request raise.
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ class ScriptedEngine:
         self.seen = [*self.seen[-15:], request.prompt_token_ids]
         self.num_prompt += len(request.prompt_token_ids)
         self.num_hits += cached
-        self.waiting.append(_Script(request, cached))
+        script = _Script(request, cached)
+        if "explode" in script.text:
+            raise ZeroDivisionError
+        self.waiting.append(script)
         self._start()
 
     def _start(self):

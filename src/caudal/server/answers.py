@@ -73,7 +73,9 @@ class Answers:
                 return None
             self._news.clear()
             try:
-                await asyncio.wait_for(self._news.wait(), None if due_s is None else due_s - time.monotonic())
+                # Not wait_for: before Python 3.12 it loses a cancellation that comes at the same time as the news.
+                async with asyncio.timeout(None if due_s is None else due_s - time.monotonic()):
+                    await self._news.wait()
             except TimeoutError:
                 return []
 
