@@ -16,7 +16,7 @@ from test_engine_process import ask, token_bytes
 from test_launch import is_running
 from test_openai_routes import until
 
-from caudal.errors import CheckpointError, EngineUnavailable
+from caudal.errors import CheckpointError, EngineUnavailable, Overloaded
 from caudal.server.many_models import ManyModels
 from caudal.server.metrics import ServerMetrics
 from caudal.server.model_catalog import ModelCatalog
@@ -287,6 +287,18 @@ async def test_a_slow_load_ends_the_wait_and_not_itself(gates):
         (gates / "gated.open").touch()
         await until(lambda: states(many) == {"gated": "loaded"})
         assert await say(many, "gated") == b"hello"
+
+
+async def test_no_more_than_so_many_wait(gates):
+    async with directory("gated", "a", max_waiting=2) as many:
+        waiting = [asyncio.create_task(say(many, "gated")) for _ in range(2)]
+        await until(lambda: processes_begun(gates, "gated"))
+        with pytest.raises(Overloaded, match="2 requests already wait for a model") as error:
+            await say(many, "a")
+        assert error.value.retry_after_s > 0
+        (gates / "gated.open").touch()
+        await asyncio.gather(*waiting)
+        assert await say(many, "a") == b"hello"
 
 
 async def test_stopping_during_a_load_ends_it_and_tells_who_waits(gates):

@@ -46,7 +46,7 @@ def test_named_models_come_first_and_once(folder):
 
 def test_a_header_is_read_once_for_each_version_of_a_file(folder, monkeypatch):
     read = []
-    monkeypatch.setattr(model_files, "read_facts", lambda path: read.append(path.name) or facts_of({}))
+    monkeypatch.setattr(model_files, "read_facts", lambda path, _: read.append(path.name) or facts_of({}))
     files = ModelFiles([], folder)
     files.look()
     assert len(read) == 4
@@ -57,6 +57,21 @@ def test_a_header_is_read_once_for_each_version_of_a_file(folder, monkeypatch):
     (folder / "broken.gguf").unlink()
     assert [file.name for file in files.look()] == ["cut", "new", "one", "sub/two-Q8_0"]
     assert sorted(read[4:]) == ["new.gguf", "one.gguf"]
+
+
+def test_a_description_is_made_of_the_open_file_and_kept(folder):
+    opened = []
+
+    def describe(checkpoint):
+        opened.append(checkpoint.path.name)
+        return len(checkpoint.tensors)
+
+    files = ModelFiles([], folder, describe)
+    for _ in range(2):
+        found = {file.name: file.facts.description for file in files.look()}
+        assert found["one"] > 10
+        assert found["broken"] is None
+        assert sorted(opened) == ["one.gguf", "two-Q8_0.gguf"]
 
 
 def test_a_file_or_folder_that_goes_is_no_failure(folder, tmp_path):

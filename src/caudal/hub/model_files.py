@@ -6,7 +6,7 @@ be used is listed with the reason.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from caudal.checkpoint import open_checkpoint
@@ -14,8 +14,10 @@ from caudal.errors import CheckpointError
 from caudal.hub.resolve import SHARD, find_ggufs, model_shards
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+
+    from caudal.checkpoint import GGUFFile
 
 _KV_ELEMENT_BYTES = 2  # float16
 
@@ -28,11 +30,13 @@ class HeaderFacts:
         context_length: tokens that the model was made for; None if the file does not say.
         kv_bytes_per_token: of the KV cache in float16 while no window lets go of anything; 0 if the file does not say.
         error: why the file cannot be used; None if nothing is known against it.
+        description: what the caller's own `describe` made of the open file; None without one.
     """
 
     context_length: int | None = None
     kv_bytes_per_token: int = 0
     error: str | None = None
+    description: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +64,16 @@ class ModelFiles:
     Args:
         named: names and files, which come first.
         folder: all models in it and below come after them; None for none.
+        describe: called with each new file while it is open; see HeaderFacts.description.
     """
 
-    def __init__(self, named: Sequence[tuple[str, Path]], folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        named: Sequence[tuple[str, Path]],
+        folder: Path | None = None,
+        describe: Callable[[GGUFFile], Any] | None = None,
+    ) -> None:
+        self._describe_open = describe
         self._named = tuple(named)
         self._folder = folder
         self._facts: dict[tuple[object, ...], HeaderFacts] = {}
@@ -86,17 +97,18 @@ class ModelFiles:
             reason = f"cannot read the file: {error.strerror or error}"
             return ModelFile(name, path, 0, 0.0, HeaderFacts(error=reason))
         key = (path, *((each.st_ino, each.st_size, each.st_mtime_ns) for each in stats))
-        facts = before.get(key) or read_facts(path)
+        facts = before.get(key) or read_facts(path, self._describe_open)
         self._facts[key] = facts
         size, modified_s = sum(each.st_size for each in stats), max(each.st_mtime for each in stats)
         return ModelFile(name, path, size, modified_s, facts)
 
 
-def read_facts(path: Path) -> HeaderFacts:
+def read_facts(path: Path, describe: Callable[[GGUFFile], Any] | None = None) -> HeaderFacts:
     """Return what a file's header says; of a file that cannot be used, why."""
     try:
         with open_checkpoint(path) as checkpoint:
-            return facts_of(checkpoint.metadata)
+            facts = facts_of(checkpoint.metadata)
+            return facts if describe is None else replace(facts, description=describe(checkpoint))
     except CheckpointError as error:
         return HeaderFacts(error=error.fact)
 

@@ -12,7 +12,7 @@ import time
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from caudal.errors import CaudalError, EngineUnavailable
+from caudal.errors import CaudalError, EngineUnavailable, Overloaded
 from caudal.server.model_directory import unknown_model
 from caudal.server.model_events import LOADED, LOADING, UNLOADED, UNLOADING, ModelEvents, ModelStatus
 from caudal.server.model_slot import ModelSlot
@@ -63,6 +63,7 @@ class ManyModels:
         self._clock = clock
         self._slots: dict[str, ModelSlot] = {}
         self._loading: ModelSlot | None = None
+        self._num_waiting = 0
         self._news = asyncio.Event()
         self._reaper: asyncio.Task[None] | None = None
         self._is_started = False
@@ -216,6 +217,18 @@ class ManyModels:
         if not self._is_started:
             message = "the engine is starting; try again in a moment"
             raise EngineUnavailable(message)
+        if slot.state == LOADED and slot.running is not None:
+            return slot.running.model
+        if self._num_waiting >= self._residency.max_waiting:
+            message = f"{self._num_waiting} requests already wait for a model to be loaded; try again later"
+            raise Overloaded(message, retry_after_s=10.0)
+        self._num_waiting += 1
+        try:
+            return await self._load_and_wait(slot)
+        finally:
+            self._num_waiting -= 1
+
+    async def _load_and_wait(self, slot: ModelSlot) -> LoadedModel:
         due_s = self._clock() + self._residency.load_timeout_s
         while slot.state != LOADED or slot.running is None:
             if self._is_leaving:

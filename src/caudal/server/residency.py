@@ -34,12 +34,14 @@ class Residency:
         first_keep_alive_s: the same for the first one, which is loaded at the start.
         max_loaded: most models in memory; None is as many as fit.
         load_timeout_s: a request waits for its model for so long, and is then asked to try again.
+        max_waiting: most requests that wait for models; the next is refused with 429.
     """
 
     keep_alive_s: float = DEFAULT_KEEP_ALIVE_S
     first_keep_alive_s: float = FOREVER
     max_loaded: int | None = None
     load_timeout_s: float = 300.0
+    max_waiting: int = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
