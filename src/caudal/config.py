@@ -11,7 +11,14 @@ import msgspec
 from caudal.errors import ConfigError
 
 KV_CACHE_DTYPES = ("auto", "f16", "int8")
-ENVIRONMENT = ("CAUDAL_ISA", "CAUDAL_THREADS", "CAUDAL_CACHE_DIR", "CAUDAL_TEST_MODELS")
+ENVIRONMENT = (
+    "CAUDAL_ISA",
+    "CAUDAL_THREADS",
+    "CAUDAL_CACHE_DIR",
+    "CAUDAL_TEST_MODELS",
+    "CAUDAL_URL",
+    "CAUDAL_API_KEY",
+)
 
 
 BACKENDS = ("cpu", "reference")

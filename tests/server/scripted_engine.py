@@ -1,7 +1,8 @@
 """An engine without a model: the prompt says what the answer is. Runs in a thread or in an engine process.
 
 A prompt that has `say:TEXT` is answered with TEXT and the end token, `loop:TEXT` with TEXT for ever; `slow-` before
-either makes each step take 20 ms. `crash` makes a step raise, `die` ends the process, `hang` blocks a step.
+either makes each step take 20 ms. `crash` makes a step raise, `die` ends the process, `hang` blocks a step, and
+`explode` makes taking the request raise.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from pathlib import Path
 
 from caudal.errors import CheckpointError, Overloaded
 from caudal.messages import EngineReady, EngineStats, TokenLogprobs, Update
@@ -60,7 +62,10 @@ class ScriptedEngine:
         self.seen = [*self.seen[-15:], request.prompt_token_ids]
         self.num_prompt += len(request.prompt_token_ids)
         self.num_hits += cached
-        self.waiting.append(_Script(request, cached))
+        script = _Script(request, cached)
+        if "explode" in script.text:
+            raise ZeroDivisionError
+        self.waiting.append(script)
         self._start()
 
     def _start(self):
@@ -153,6 +158,16 @@ def _logprobs(token_id, num_top):
     return TokenLogprobs(token_id, -0.5, 1, top, [-0.5 - k for k in range(num_top)])
 
 
+def _wait_at_the_gate(folder, name):
+    """Say that the load has begun, and wait until the test lets it go on (NAME.open) or fail (NAME.broken)."""
+    (folder / f"{name}.{os.getpid()}.begun").touch()
+    while not (folder / f"{name}.open").exists():
+        if (folder / f"{name}.broken").exists():
+            message = "the file ends too early"
+            raise CheckpointError(message, path=name)
+        time.sleep(0.01)
+
+
 def load(config):
     if config.model_path == "broken":
         message = "magic is b'GGML'; expected b'GGUF'"
@@ -161,4 +176,6 @@ def load(config):
         os._exit(3)
     if config.model_path == "slow":
         time.sleep(60)
+    if config.model_path.startswith("gated"):
+        _wait_at_the_gate(Path(os.environ["SCRIPTED_GATES"]), config.model_path)
     return ScriptedEngine(config)

@@ -1,27 +1,41 @@
-"""A whole server in a process of its own, with the scripted engine: python serve_scripted.py PORT DRAIN_S [MODEL]."""
+"""A whole server in a process of its own, with the scripted engine.
+
+python serve_scripted.py PORT DRAIN_S [MODEL...]: the first is loaded at the start. A model's name is what
+scripted_engine.load reads, but for "scripted", which has no other meaning.
+SCRIPTED_KEEP_ALIVE_S, SCRIPTED_MAX_LOADED and SCRIPTED_LOAD_TIMEOUT_S stand for the flags.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 
 from byte_tokenizer import ByteTokenizer
 
 from caudal.config import EngineConfig
 from caudal.errors import CaudalError
-from caudal.server.launch import check_exposure, listen, run_server
+from caudal.server.launch import EngineSource, check_exposure, listen, run_server
+from caudal.server.model_catalog import ModelCatalog
+from caudal.server.residency import Residency
 from caudal.server.settings import ServedModel, ServerSettings
 
 
 def main():
-    port, drain_s, *rest = sys.argv[1:]
-    settings = ServerSettings(port=int(port), drain_s=float(drain_s))
-    config = EngineConfig(model_path=rest[0] if rest else "scripted", max_model_len=100_000)
+    port, drain_s, *names = sys.argv[1:]
+    names = names or ["scripted"]
+    settings = ServerSettings(port=int(port), drain_s=float(drain_s), ping_interval_s=0.1, first_byte_wait_s=0.3)
+    keep_alive_s = float(os.environ.get("SCRIPTED_KEEP_ALIVE_S", "300"))
+    max_loaded = int(os.environ["SCRIPTED_MAX_LOADED"]) if "SCRIPTED_MAX_LOADED" in os.environ else None
+    load_timeout_s = float(os.environ.get("SCRIPTED_LOAD_TIMEOUT_S", "60"))
+    residency = Residency(keep_alive_s=keep_alive_s, max_loaded=max_loaded, load_timeout_s=load_timeout_s)
+    catalog = ModelCatalog(lambda: [ServedModel(name=name, path=name) for name in names])
+    config = EngineConfig(model_path="scripted", max_model_len=100_000)
+    engines = EngineSource(config=config, factory="scripted_engine:load", load_tokenizer=lambda _path: ByteTokenizer())
     try:
         check_exposure(settings)
         with listen(settings) as listener:
-            run_server(
-                listener, config, ByteTokenizer(), settings, ServedModel(name="scripted"), "scripted_engine:load"
-            )
+            catalog.look_now()
+            run_server(listener, settings, catalog, engines, residency, names[0])
     except CaudalError as error:
         sys.exit(f"error: {error}")
 

@@ -102,6 +102,17 @@ async def test_a_failing_step_leaves_the_process_alive(client):
     assert client.process_id == pid
 
 
+async def test_a_request_that_cannot_even_be_taken_ends_alone(client):
+    pid = client.process_id
+    other = asyncio.create_task(token_bytes(client, ask("slow-say:the other", "other")))
+    (update,) = [update async for update in client.generate(ask("explode", "bad"))]
+    assert update.finish_reason == "error"
+    assert "failed when it took this request (ZeroDivisionError)" in update.error
+    assert await other == b"the other"
+    assert client.process_id == pid
+    assert client.num_open == 0
+
+
 async def test_death_fails_open_requests_and_the_process_comes_back(client):
     pid = client.process_id
     task = asyncio.create_task(token_bytes(client, ask("slow-loop:x")))

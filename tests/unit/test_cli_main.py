@@ -101,13 +101,20 @@ def test_list_json(capsys, monkeypatch, tmp_path):
     snapshot = tmp_path / "models--org--repo" / "snapshots" / "abc"
     snapshot.mkdir(parents=True)
     (snapshot / "m.gguf").write_bytes(b"x" * 2048)
+    os.utime(snapshot / "m.gguf", (86400, 86400))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     status, out, _ = run(capsys, "list", "--json")
     assert status == 0
-    assert {"name": "org/repo/m.gguf", "path": str(snapshot / "m.gguf"), "size_bytes": 2048} in json.loads(out)
+    assert {
+        "name": "org/repo/m.gguf",
+        "path": str(snapshot / "m.gguf"),
+        "size_bytes": 2048,
+        "modified": "1970-01-02T00:00:00+00:00",
+    } in json.loads(out)
     _, table, _ = run(capsys, "list")
     assert "org/repo/m.gguf" in table
     assert "2.0 KiB" in table
+    assert "years ago" in table
 
 
 @pytest.mark.parametrize(

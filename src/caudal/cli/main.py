@@ -27,12 +27,16 @@ class Verb(NamedTuple):
 
 VERBS = {
     "run": Verb("caudal.cli.run", "Answer a prompt, or chat when there is none."),
-    "serve": Verb("caudal.cli.serve", "Serve a model over the OpenAI API."),
+    "serve": Verb("caudal.cli.serve", "Serve models over the OpenAI API."),
+    "ps": Verb("caudal.cli.ps", "List the models that a running server has in memory."),
+    "stop": Verb("caudal.cli.stop", "Unload a model of a running server."),
+    "pull": Verb("caudal.cli.pull", "Download a model."),
     "bench": Verb("caudal.cli.bench", "Measure prompt and generation speed."),
     "show": Verb("caudal.cli.show", "Describe a model file."),
     "keys": Verb("caudal.cli.keys", "Make, change and revoke API keys, and show what they used."),
     "audit": Verb("caudal.cli.audit", "Verify and export the audit log."),
     "list": Verb("caudal.cli.list_models", "List the models on this disk."),
+    "rm": Verb("caudal.cli.remove", "Delete a downloaded model."),
     "version": Verb("caudal.cli.version", "Print the version."),
 }
 

@@ -1,4 +1,4 @@
-"""`caudal serve MODEL`: the OpenAI API over HTTP."""
+"""`caudal serve MODEL...`: the OpenAI API over HTTP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from caudal.cli.options import ModelFirst, chain, engine_options, model_option, 
 from caudal.cli.state_options import state_options, state_settings
 from caudal.config import POOLINGS, EngineConfig, check_environment
 from caudal.errors import ConfigError
-from caudal.hub.resolve import resolve
+from caudal.hub.resolve import SHARD, resolve
+from caudal.server.model_catalog import read_aliases
+from caudal.server.residency import Residency, read_keep_alive
 from caudal.server.settings import ServedModel, ServerSettings
 
 # fmt: off
@@ -45,7 +47,23 @@ listening_options = chain(
     click.option("--allowed-origin", "allowed_origins", multiple=True, metavar="ORIGIN",
                  help="Web origin whose pages may call the server; * is any. May be repeated."),
     click.option("--served-model-name", "names", multiple=True, metavar="NAME",
-                 help="The model's name in the API. May be repeated: the first is listed.  [default: from MODEL]"),
+                 help="The first model's name in the API. May be repeated: the others are aliases.  "
+                 "[default: from MODEL]"),
+)
+
+several_options = chain(
+    click.option("--models-dir", "folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
+                 help="Serve every .gguf file in this folder too, each loaded when it is asked for."),
+    click.option("--alias", "aliases", multiple=True, metavar="NAME=MODEL",
+                 help="Another name for a model. May be repeated."),
+    click.option("--keep-alive", metavar="TIME",
+                 help="Unload a model that nobody has used for so long: 5m, 1h30m, seconds; -1 is never, 0 at once.  "
+                 "[default: 5m; never for the first MODEL]"),
+    click.option("--max-loaded-models", "max_loaded", type=click.IntRange(min=1), metavar="N",
+                 help="Most models in memory; the least recently used idle one leaves.  [default: as many as fit]"),
+    click.option("--load-timeout", "load_timeout_s", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
+                 default=Residency.load_timeout_s, show_default=True,
+                 help="A request waits so long for its model, and is then told to come again."),
 )
 # fmt: on
 
@@ -54,7 +72,7 @@ def served_model(model: str, path: Path, names: tuple[str, ...]) -> ServedModel:
     """Name the model as asked, or as the user named it; a path stands for its file."""
     if names:
         return ServedModel(name=names[0], aliases=names[1:])
-    return ServedModel(name=path.stem if Path(model).expanduser().exists() else model)
+    return ServedModel(name=SHARD.sub("", path.stem) if Path(model).expanduser().exists() else model)
 
 
 def read_keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
@@ -71,10 +89,41 @@ def read_keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
     return keys
 
 
+def named_models(models: tuple[str, ...], names: tuple[str, ...]) -> tuple[tuple[ServedModel, Path], ...]:
+    """Return the models of the command line and their files; `names` are those of the first.
+
+    Raises:
+        ConfigError: two have the same name, or a name is for no model.
+        ModelNotFound: one does not exist.
+    """
+    if names and not models:
+        message = "--served-model-name names the first MODEL, and there is none; give one, or use --alias"
+        raise ConfigError(message)
+    found: dict[str, tuple[ServedModel, Path]] = {}
+    for number, model in enumerate(models):
+        path = resolve(model)
+        served = served_model(model, path, names if number == 0 else ())
+        other = found.setdefault(served.name, (served, path))[1]
+        if other != path:
+            message = f"{other} and {path} are both called {served.name!r}; rename one of the files"
+            raise ConfigError(message)
+    return tuple(found.values())
+
+
+def read_residency(keep_alive: str | None, values: dict[str, Any]) -> Residency:
+    """Return the rules from the values of `several_options`, taking them out of `values`."""
+    rules = {name: values.pop(name) for name in ("max_loaded", "load_timeout_s")}
+    if keep_alive is None:
+        return Residency(**rules)
+    seconds = read_keep_alive(keep_alive, "--keep-alive")
+    return Residency(keep_alive_s=seconds, first_keep_alive_s=seconds, **rules)
+
+
 @click.command(cls=ModelFirst)
-@click.argument("model")
+@click.argument("models", metavar="[MODEL]...", nargs=-1)
 @model_option
 @listening_options
+@several_options
 @engine_options
 @speculation_option
 @capacity_options
@@ -82,27 +131,42 @@ def read_keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
 @click.option("--verbose", is_flag=True, help="Log every start and stop, not only what is wrong.")
 def command(
     *,
-    model: str,
+    models: tuple[str, ...],
     names: tuple[str, ...],
     api_keys: tuple[str, ...],
     api_key_file: Path | None,
+    keep_alive: str | None,
     verbose: bool,
     **values: Any,
 ) -> None:
-    """Serve MODEL over the OpenAI API, with continuous batching.
+    """Serve models over the OpenAI API, with continuous batching.
+
+    The first MODEL is loaded at once. Further ones, and those of --models-dir, are loaded when they are asked for, each
+    in a process of its own, and unloaded when they are idle.
 
     Ctrl-C lets open requests finish; a second one leaves at once.
     """  # fmt: skip
-    from caudal.server.launch import serve  # noqa: PLC0415 - a wrong flag is told before the server is imported
+    from caudal.server.launch import ModelSources, serve  # noqa: PLC0415 - a wrong flag is told before it is imported
 
     logging.basicConfig(
         format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO if verbose else logging.WARNING
     )
     check_environment()
-    path = resolve(model)
+    folder, aliases = values.pop("folder"), read_aliases(values.pop("aliases"))
+    if not models and folder is None:
+        message = "there is nothing to serve; give a MODEL, or --models-dir DIR"
+        raise click.UsageError(message)
+    residency = read_residency(keep_alive, values)
+    named = named_models(models, names)
     settings = ServerSettings(
         api_keys=read_keys(api_keys, api_key_file),
         **state_settings(values),
         **{name: values.pop(name) for name in ("host", "port", "insecure_no_key", "allowed_origins")},
     )
-    serve(EngineConfig(model_path=str(path), **values), settings, served_model(model, path, names))
+    path = str(named[0][1]) if named else ""
+    serve(
+        EngineConfig(model_path=path, **values),
+        settings,
+        ModelSources(named=named, folder=folder, aliases=aliases),
+        residency,
+    )

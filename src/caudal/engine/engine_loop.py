@@ -141,6 +141,10 @@ class EngineLoop:
             self._engine.add_request(request)
         except (RequestError, Overloaded, EngineUnavailable) as error:
             return [refusal(request.request_id, error)]
+        except Exception as error:  # noqa: BLE001 - whatever this request did, the process goes on for the others
+            traceback.print_exc()
+            reason = f"the engine failed when it took this request ({type(error).__name__}); see its log"
+            return [Update(request_id=request.request_id, finish_reason="error", error=reason)]
         return []
 
     def _step(self) -> list[Update]:

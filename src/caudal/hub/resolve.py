@@ -6,10 +6,11 @@ caching").
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -30,11 +31,13 @@ class ModelEntry:
         name: what `resolve` takes to find it again.
         path: of the file, or of the first shard.
         size_bytes: of all its files.
+        modified_s: Unix time of their latest change.
     """
 
     name: str
     path: Path
     size_bytes: int
+    modified_s: float = field(default=0.0, compare=False)
 
 
 def resolve(name: str) -> Path:
@@ -188,9 +191,14 @@ def not_found_message(name: str, path: Path) -> str:
     return f"no model {name!r}: {looked}; {hint}{advice}"
 
 
+def model_shards(path: Path) -> list[Path]:
+    """Return a model's files: the file itself, or of a split model every shard that is there."""
+    if shard_number(path) is None:
+        return [path]
+    return sorted(path.parent.glob(glob.escape(SHARD.sub("", path.stem)) + "-?????-of-?????.gguf"))
+
+
 def entry(name: str, path: Path) -> ModelEntry:
-    """Describe a model file; the size is that of all its shards."""
-    files = [path]
-    if shard_number(path) is not None:
-        files = sorted(path.parent.glob(SHARD.sub("", path.stem).replace("[", "[[]") + "-*-of-*.gguf"))
-    return ModelEntry(name, path, sum(file.stat().st_size for file in files))
+    """Describe a model file; the size is that of all its shards, the time that of the latest change."""
+    stats = [file.stat() for file in model_shards(path)]
+    return ModelEntry(name, path, sum(each.st_size for each in stats), max(each.st_mtime for each in stats))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
+from caudal.server.early_stream import EarlyStream, wait_alive
 from caudal.server.model_directory import unknown_model
 from caudal.server.problems import ErrorShape, error_response, openai_shape
 from caudal.server.request_body import parse_body, read_body
@@ -44,8 +45,13 @@ class Call:
         meter: counts what the request uses; None without the layer that counts.
     """
 
-    def __init__(self, request: Request, context: ServerContext, shape: ErrorShape, leases: AsyncExitStack) -> None:
+    def __init__(
+        self, request: Request, context: ServerContext, shape: ErrorShape, leases: AsyncExitStack, early: EarlyStream
+    ) -> None:
         self.request = request
+        self._early = early
+        self._has_read = request.method in ("GET", "HEAD")
+        self._wants_events = False
         self.context = context
         self.shape = shape
         self.num_bytes = 0
@@ -63,21 +69,39 @@ class Call:
     async def body(self, decoder: msgspec.json.Decoder[Body]) -> Body:
         """Return the body as the decoder's type; see read_body and parse_body for what is refused."""
         data = await read_body(self.request, self.settings.max_body_bytes)
+        self._has_read = True
         self.num_bytes = len(data)
-        return parse_body(data, decoder)
+        body = parse_body(data, decoder)
+        # Ollama's streams are lines of JSON, in which there is no comment to fill a silence with.
+        is_ollama = self.request.scope["path"].startswith("/api/")
+        self._wants_events = getattr(body, "stream", False) is True and not is_ollama
+        return body
 
     async def model(self, name: str | None) -> LoadedModel:
         """Return a model, which stays loaded until the answer has been sent. See ModelDirectory.lease.
+
+        That may take as long as loading a model does: meanwhile a stream gets pings, and a client that leaves is
+        noticed, once the body has been read.
 
         A model that the key may not use is as unknown as one that is not served; no name is the first that it may use.
         """
         served = self.served()
         if not name and self.restricts_models and served:
             name = served[0].name
-        asked = next((each for each in self.context.models.served() if each.answers_to(name)), None)
+        asked = self.context.models.find(name)
         if not self._may_use(name, asked):
             raise unknown_model(name, served)
-        model = await self._leases.enter_async_context(self.context.models.lease(name))
+        entering = self._leases.enter_async_context(self.context.models.lease(name))
+        if not self._has_read:
+            model = await entering
+        else:
+            model = await wait_alive(
+                entering,
+                self.request.receive,
+                self._early if self._wants_events else None,
+                self.settings.first_byte_wait_s,
+                self.settings.ping_interval_s,
+            )
         if not self._may_use(name, model.info):
             raise unknown_model(name, served)
         if self.meter is not None:
@@ -122,9 +146,10 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         request = Request(scope, receive, send)
+        early = EarlyStream(send)
         async with AsyncExitStack() as leases:
-            response = await self._respond(Call(request, self._context, self._shape, leases))
-            await response(scope, receive, send)
+            response = await self._respond(Call(request, self._context, self._shape, leases, early))
+            await response(scope, receive, early)
 
     async def _respond(self, call: Call) -> Response:
         try:

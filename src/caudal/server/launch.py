@@ -13,24 +13,34 @@ import signal
 import socket
 import sys
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import uvicorn
 
 from caudal.checkpoint import open_checkpoint
-from caudal.engine.engine_client import EngineClient
 from caudal.engine.engine_process import DEFAULT_ENGINE
-from caudal.errors import ConfigError
-from caudal.server.app import create_app
+from caudal.engine.kv_plan import free_memory_bytes
+from caudal.errors import CheckpointError, ConfigError
+from caudal.hub.model_files import ModelFiles
+from caudal.server.app import app_of
+from caudal.server.context import ServerContext
 from caudal.server.keys.key_store import KeyStore
+from caudal.server.many_models import ManyModels
+from caudal.server.metrics import ServerMetrics
+from caudal.server.model_catalog import ModelCatalog
+from caudal.server.running_model import Memory, ModelStarter
 from caudal.server.settings import LOOPBACK_HOSTS, ServedModel, ServerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
 
     from starlette.applications import Starlette
 
     from caudal.config import EngineConfig
+    from caudal.server.loaded_model import LoadedModel
+    from caudal.server.residency import Residency
     from caudal.server.tokenizer_port import ServedTokenizer
 
 log = logging.getLogger(__name__)
@@ -39,21 +49,78 @@ _LAST_RESORT_S = 5
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def serve(config: EngineConfig, settings: ServerSettings, model: ServedModel) -> None:
-    """Serve a GGUF model until a signal comes.
+@dataclass(frozen=True, kw_only=True)
+class ModelSources:
+    """Which models a server has.
+
+    Attributes:
+        named: models and their files, the first of which is loaded at the start.
+        folder: models in it are loaded when they are asked for; None for none.
+        aliases: further names -> models.
+    """
+
+    named: tuple[tuple[ServedModel, Path], ...] = ()
+    folder: Path | None = None
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    def catalog(self) -> ModelCatalog:
+        """Return the models that there are.
+
+        Raises:
+            ConfigError: there is none, the folder is none, or an alias is for none.
+        """
+        if self.folder is not None and not self.folder.is_dir():
+            message = f"--models-dir is {str(self.folder)!r}, which is no folder; give one with .gguf files"
+            raise ConfigError(message)
+        files = ModelFiles([(model.name, path) for model, path in self.named], self.folder)
+        catalog = ModelCatalog(lambda: self._served(files), self.aliases)
+        catalog.look_now()
+        return catalog
+
+    def _served(self, files: ModelFiles) -> list[ServedModel]:
+        named = {model.name: model for model, _ in self.named}
+        return [
+            replace(
+                named.get(file.name) or ServedModel(name=file.name, created=int(file.modified_s)),
+                path=str(file.path),
+                size_bytes=file.size_bytes,
+                modified_s=file.modified_s,
+                context_length=file.facts.context_length,
+                kv_bytes_per_token=file.facts.kv_bytes_per_token,
+                error=file.facts.error,
+            )
+            for file in files.look()
+        ]
+
+
+def serve(config: EngineConfig, settings: ServerSettings, sources: ModelSources, residency: Residency) -> None:
+    """Serve GGUF models until a signal comes.
 
     Raises:
         ConfigError: the address cannot be used, or is open to others without a key.
-        CheckpointError: the model cannot be used.
-        CaudalError: the engine did not start.
+        CheckpointError: the first model cannot be used.
+        CaudalError: its engine did not start.
     """
-    from caudal.tokenizer.from_gguf import load_tokenizer  # noqa: PLC0415 - heavy, and a wrong flag is told before
-
     check_exposure(settings)
     with listen(settings) as listener:
-        with open_checkpoint(config.model_path) as checkpoint:
-            tokenizer = load_tokenizer(checkpoint.metadata, path=config.model_path)
-        run_server(listener, config, tokenizer, settings, model)
+        first = sources.named[0][0].name if sources.named else None
+        catalog = sources.catalog()
+        broken = next((model for model in catalog.models() if model.name == first and model.error), None)
+        if broken is not None:
+            raise CheckpointError(str(broken.error), path=broken.path)
+        run_server(listener, settings, catalog, EngineSource(config=config), residency, first)
+
+
+def load_gguf_tokenizer(path: str) -> ServedTokenizer:
+    """Return the tokenizer in a model file.
+
+    Raises:
+        CheckpointError: the file, or its tokenizer, cannot be used.
+    """
+    from caudal.tokenizer.from_gguf import load_tokenizer  # noqa: PLC0415 - heavy, and not needed before a model is
+
+    with open_checkpoint(path) as checkpoint:
+        return load_tokenizer(checkpoint.metadata, path=path)
 
 
 def check_exposure(settings: ServerSettings) -> None:
@@ -87,21 +154,46 @@ def listen(settings: ServerSettings) -> socket.socket:
         raise ConfigError(message) from error
 
 
+@dataclass(frozen=True, kw_only=True)
+class EngineSource:
+    """How engines and tokenizers are made.
+
+    Attributes:
+        config: of every engine, but for the path of its model.
+        factory: as EngineClient takes it.
+        load_tokenizer: makes a tokenizer of a model file.
+    """
+
+    config: EngineConfig
+    factory: str = DEFAULT_ENGINE
+    load_tokenizer: Callable[[str], ServedTokenizer] = load_gguf_tokenizer
+
+
 def run_server(
     listener: socket.socket,
-    config: EngineConfig,
-    tokenizer: ServedTokenizer,
     settings: ServerSettings,
-    model: ServedModel,
-    engine_factory: str = DEFAULT_ENGINE,
+    catalog: ModelCatalog,
+    engines: EngineSource,
+    residency: Residency,
+    first: str | None,
 ) -> None:
-    """Serve on a listening socket until a signal comes. Raises what EngineClient.start raises."""
-    client = EngineClient(config, engine_factory=engine_factory)
-    app = create_app(client, tokenizer, model, settings)
-    server = _Server(_uvicorn_config(app, settings))
+    """Serve on a listening socket until a signal comes. The first model, if there is one, is loaded at once.
+
+    Raises:
+        CaudalError: what kept that model from being loaded.
+    """
+    metrics = ServerMetrics()
+    starter = ModelStarter(
+        config=engines.config,
+        load_tokenizer=engines.load_tokenizer,
+        engine_factory=engines.factory,
+        metrics=metrics,
+    )
+    models = ManyModels(catalog, starter, residency, Memory(free_bytes=free_memory_bytes), first)
+    server = _Server(_uvicorn_config(app_of(ServerContext(models, settings, metrics)), settings))
     factory = server.config.get_loop_factory()
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(_Service(server, client, listener, settings).run())
+        runner.run(_Service(server, models, listener, settings).run())
 
 
 def _uvicorn_config(app: Starlette, settings: ServerSettings) -> uvicorn.Config:
@@ -124,13 +216,11 @@ class _Server(uvicorn.Server):
 
 
 class _Service:
-    """The HTTP server and the engine, started and stopped together."""
+    """The HTTP server and the models, started and stopped together."""
 
-    def __init__(
-        self, server: _Server, client: EngineClient, listener: socket.socket, settings: ServerSettings
-    ) -> None:
+    def __init__(self, server: _Server, models: ManyModels, listener: socket.socket, settings: ServerSettings) -> None:
         self._server = server
-        self._client = client
+        self._models = models
         self._listener = listener
         self._settings = settings
         self._draining: asyncio.Task[None] | None = None
@@ -141,17 +231,17 @@ class _Service:
         for number in _SIGNALS:
             loop.add_signal_handler(number, self._on_signal)
         serving = asyncio.create_task(self._server.serve(sockets=[self._listener]))
-        loading = asyncio.create_task(self._client.start())
+        loading = asyncio.create_task(self._models.start())
         try:
             await asyncio.wait((serving, loading), return_when=asyncio.FIRST_COMPLETED)
             if loading.done() and not loading.cancelled() and loading.exception() is None:
-                self._announce()
+                self._announce(loading.result())
                 await serving
         finally:
             self._server.should_exit = True
             loading.cancel()
             await asyncio.gather(loading, return_exceptions=True)
-            await self._client.close()
+            await self._models.stop()
             await asyncio.gather(serving, return_exceptions=True)
             if self._draining is not None:
                 await self._draining
@@ -171,19 +261,19 @@ class _Service:
 
     async def _drain(self) -> None:
         """Let open requests finish, and end those that take too long."""
-        if self._client.num_open:
-            log.warning("finishing %d open requests; a second signal leaves at once", self._client.num_open)
-        waiting = asyncio.create_task(self._client.drain(self._settings.drain_s))
+        if self._models.num_open:
+            log.warning("finishing %d open requests; a second signal leaves at once", self._models.num_open)
+        waiting = asyncio.create_task(self._models.drain(self._settings.drain_s))
         while not waiting.done() and not self._server.force_exit:
             await asyncio.wait((waiting,), timeout=0.1)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        await self._client.close()
+        await self._models.stop()
 
-    def _announce(self) -> None:
+    def _announce(self, first: LoadedModel | None) -> None:
         host, port = self._listener.getsockname()[:2]
         host = f"[{host}]" if ":" in host else host
-        ready = self._client.ready
+        ready = None if first is None else first.client.ready
         cache = "" if ready is None else f", KV cache {ready.kv_dtype}"
         print(  # noqa: T201
             f"Caudal is ready on http://{host}:{port} (OpenAI API under /v1){cache}", file=sys.stderr, flush=True

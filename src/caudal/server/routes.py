@@ -15,6 +15,7 @@ from caudal.server.anthropic.error_shape import anthropic_shape
 from caudal.server.anthropic.messages import count_tokens, create_message
 from caudal.server.anthropic.models import by_client, get_model_info, list_model_infos
 from caudal.server.call import Endpoint
+from caudal.server.model_admin_routes import list_model_states, load_model, unload_model
 from caudal.server.openai.chat import chat_completions
 from caudal.server.openai.completions import completions
 from caudal.server.openai.embeddings import embeddings
@@ -46,6 +47,12 @@ STATUS: tuple[Row, ...] = (
     ("GET", "/ping", health),
     ("GET", "/version", version),
     ("GET", "/metrics", metrics),
+)
+
+MODELS: tuple[Row, ...] = (
+    ("GET", "/admin/models", list_model_states),
+    ("POST", "/admin/models/load", load_model),
+    ("POST", "/admin/models/unload", unload_model),
 )
 
 
@@ -94,6 +101,7 @@ ADMIN: tuple[Row, ...] = (
 
 APIS: tuple[tuple[tuple[Row, ...], ErrorShape], ...] = (
     (STATUS, openai_shape),
+    (MODELS, openai_shape),
     (OPENAI, openai_shape),
     (ANTHROPIC, anthropic_shape),
     (RESPONSES, openai_shape),

@@ -20,11 +20,23 @@ class ServedModel:
         name: its id in /v1/models.
         aliases: other names that requests may use.
         created: Unix time shown in /v1/models.
+        path: of its file, or of the first of its shards; "" if it has none.
+        size_bytes: of all its files.
+        modified_s: Unix time of their latest change.
+        context_length: what the file says that the model was made for; None if that is not known.
+        kv_bytes_per_token: of its KV cache in float16; 0 if that is not known.
+        error: why its file cannot be used; None if nothing is known against it.
     """
 
     name: str
     aliases: tuple[str, ...] = ()
     created: int = field(default_factory=lambda: int(time.time()))
+    path: str = ""
+    size_bytes: int = 0
+    modified_s: float = 0.0
+    context_length: int | None = None
+    kv_bytes_per_token: int = 0
+    error: str | None = None
 
     def answers_to(self, name: str | None) -> bool:
         """Whether a request for this model name is for this model. No name means whatever is served."""

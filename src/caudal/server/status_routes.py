@@ -18,7 +18,9 @@ async def health(call: Call) -> Response:
     """Answer 200 while requests are taken and steps make progress; 503 otherwise."""
     if call.context.models.healthy:
         return JSONResponse({"status": "ok"})
-    message = "the engine is not ready, or its steps make no progress"
+    sick = call.context.models.sick()
+    of_whom = f" of {', '.join(sick)}" if sick and len(call.context.models.served()) > 1 else ""
+    message = f"the engine{of_whom} is not ready, or its steps make no progress"
     raise EngineUnavailable(message)
 
 

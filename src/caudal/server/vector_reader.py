@@ -36,10 +36,13 @@ def new_reading(request_id: str, token_ids: list[int], call: Call, model: Loaded
         message = f"a text of {parameter} has no tokens; expected at least one"
         raise InvalidParameter(message, parameter=parameter)
     model.check_reads(len(token_ids), parameter)
+    if call.meter is not None:
+        call.meter.count_prompt(len(token_ids))
     request = AddRequest(
         request_id=request_id,
         prompt_token_ids=token_ids,
         params=SamplingParams(max_tokens=1),
         tenant=call.tenant,
+        priority=call.priority(None),
     )
     return Answer(request, VectorReader(), model.metrics.timer(len(token_ids)))

@@ -63,11 +63,10 @@ def by_client(for_openai: Handler, for_anthropic: Handler) -> Handler:
 
 async def list_model_infos(call: Call) -> Response:
     """List what is served: `limit` models after `after_id`, or before `before_id`."""
+    await call.context.models.refresh()
     query = call.request.query_params
     infos = [
-        _info(card_of(call.context, model, name))
-        for model in call.served()
-        for name in (model.name, *model.aliases)
+        _info(card_of(call.context, model, name)) for model in call.served() for name in (model.name, *model.aliases)
     ]
     ids = [info.id for info in infos]
     limit = _limit(query.get("limit"))
@@ -91,8 +90,11 @@ async def list_model_infos(call: Call) -> Response:
 async def get_model_info(call: Call) -> Response:
     """Describe one model; its id may have slashes."""
     name = call.request.path_params["model_id"]
+    await call.context.models.refresh()
     served = call.served()
-    model = next((each for each in served if each.answers_to(name)), None)
+    model = call.context.models.find(name)
+    if model not in served:
+        model = None
     if model is None:
         raise unknown_model(name, served)
     return Response(_encode(_info(card_of(call.context, model, name))), media_type="application/json")

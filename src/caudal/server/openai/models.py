@@ -38,16 +38,20 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def card_of(context: ServerContext, model: ServedModel, name: str) -> ModelCard:
-    """Return what is told of a model under one of its names. The context of a model is known once it is loaded."""
+    """Return what is told of a model under one of its names.
+
+    The context of a loaded model is what its engine has room for; of another one, what its file says.
+    """
     loaded = next((each for each in context.models.loaded() if each.name == model.name), None)
-    max_model_len = None if loaded is None else loaded.max_model_len
+    max_model_len = loaded.max_model_len if loaded is not None else model.context_length
     return ModelCard(
         id=name, created=model.created, root=model.name, max_model_len=max_model_len, context_length=max_model_len
     )
 
 
 async def list_models(call: Call) -> Response:
-    """List what is served."""
+    """List what the key may use, loaded or not."""
+    await call.context.models.refresh()
     cards = [card_of(call.context, model, name) for model in call.served() for name in (model.name, *model.aliases)]
     return Response(_encode(ModelList(data=cards)), media_type="application/json")
 
@@ -55,8 +59,11 @@ async def list_models(call: Call) -> Response:
 async def get_model(call: Call) -> Response:
     """Describe one model; its id may have slashes."""
     name = call.request.path_params["model_id"]
+    await call.context.models.refresh()
     served = call.served()
-    model = next((each for each in served if each.answers_to(name)), None)
+    model = call.context.models.find(name)
+    if model not in served:
+        model = None
     if model is None:
         raise unknown_model(name, served)
     return Response(_encode(card_of(call.context, model, name)), media_type="application/json")
