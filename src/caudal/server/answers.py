@@ -8,6 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
+from caudal.messages import Update
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -19,11 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One engine request and how it is read."""
+    """One engine request and how it is read.
+
+    Attributes:
+        time_limit_s: so long after its first token the answer ends, as if it had reached its longest length.
+    """
 
     request: AddRequest
     reader: AnswerReader
     timer: AnswerTimer
+    time_limit_s: float | None = None
 
 
 class Answers:
@@ -79,14 +86,7 @@ class Answers:
 
     async def _run(self, index: int, answer: Answer) -> None:
         try:
-            async with aclosing(self._client.generate(answer.request)) as updates:
-                async for update in updates:
-                    piece = answer.reader.push(update)
-                    answer.timer.note(piece)
-                    self._pieces.append((index, piece))
-                    self._news.set()
-                    if piece.finish_reason is not None:
-                        break
+            await self._read(index, answer)
         except asyncio.CancelledError:
             answer.timer.end("abort")
             raise
@@ -96,3 +96,26 @@ class Answers:
         finally:
             self._num_running -= 1
             self._news.set()
+
+    async def _read(self, index: int, answer: Answer) -> None:
+        """Read an answer to its end, or to the end of its time."""
+        try:
+            async with asyncio.timeout(None) as limit, aclosing(self._client.generate(answer.request)) as updates:
+                async for update in updates:
+                    piece = self._push(index, answer, update)
+                    if piece.finish_reason is not None:
+                        return
+                    if answer.time_limit_s is not None and limit.when() is None and piece.num_tokens:
+                        limit.reschedule(asyncio.get_running_loop().time() + answer.time_limit_s)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self._push(index, answer, Update(request_id=answer.request.request_id, finish_reason="length"))
+
+    def _push(self, index: int, answer: Answer, update: Update) -> Piece:
+        piece = answer.reader.push(update)
+        piece.time_s = time.monotonic()
+        answer.timer.note(piece)
+        self._pieces.append((index, piece))
+        self._news.set()
+        return piece

@@ -44,6 +44,7 @@ class Call:
         self.shape = shape
         self.num_bytes = 0
         self.tenant: str = request.scope.get("caudal.tenant", "")
+        self._data: bytes | None = None
         self._leases = leases
 
     @property
@@ -53,9 +54,14 @@ class Call:
 
     async def body(self, decoder: msgspec.json.Decoder[Body]) -> Body:
         """Return the body as the decoder's type; see read_body and parse_body for what is refused."""
-        data = await read_body(self.request, self.settings.max_body_bytes)
-        self.num_bytes = len(data)
-        return parse_body(data, decoder)
+        return parse_body(await self.data(), decoder)
+
+    async def data(self) -> bytes:
+        """Return the body as it was sent, however often it is asked for; see read_body for what is refused."""
+        if self._data is None:
+            self._data = await read_body(self.request, self.settings.max_body_bytes)
+            self.num_bytes = len(self._data)
+        return self._data
 
     async def model(self, name: str | None) -> LoadedModel:
         """Return a model, which stays loaded until the answer has been sent. See ModelDirectory.lease."""
@@ -89,4 +95,4 @@ class Endpoint:
         except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
         except Exception as error:  # noqa: BLE001 - the one place where nothing may pass
-            return error_response(error, self._shape)
+            return error_response(error, call.shape)

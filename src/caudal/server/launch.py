@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -22,6 +23,7 @@ from caudal.engine.engine_client import EngineClient
 from caudal.engine.engine_process import DEFAULT_ENGINE
 from caudal.errors import ConfigError
 from caudal.server.app import create_app
+from caudal.server.model_facts import model_facts
 from caudal.server.settings import LOOPBACK_HOSTS, ServedModel, ServerSettings
 
 if TYPE_CHECKING:
@@ -52,6 +54,7 @@ def serve(config: EngineConfig, settings: ServerSettings, model: ServedModel) ->
     with listen(settings) as listener:
         with open_checkpoint(config.model_path) as checkpoint:
             tokenizer = load_tokenizer(checkpoint.metadata, path=config.model_path)
+            model = replace(model, facts=model_facts(checkpoint))
         run_server(listener, config, tokenizer, settings, model)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -40,6 +40,7 @@ class Problem:
         code: OpenAI's error code, which names the fact: "context_length_exceeded", "model_not_found", ...
         parameter: the field that it is about.
         headers: further headers of the answer.
+        num_prompt_tokens, max_model_len: of a prompt that does not fit.
     """
 
     status: int
@@ -47,6 +48,8 @@ class Problem:
     code: str | None = None
     parameter: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
+    num_prompt_tokens: int | None = None
+    max_model_len: int | None = None
 
 
 ErrorShape: TypeAlias = "Callable[[Problem], bytes]"
@@ -77,12 +80,7 @@ def describe_error(error: Exception) -> Problem:
     if isinstance(error, HTTPProblem):
         return error.problem
     if isinstance(error, RequestError):
-        code = "invalid_value"
-        if isinstance(error, PromptTooLong):
-            code = "context_length_exceeded"
-        elif isinstance(error, UnsupportedParameter):
-            code = "unsupported_parameter"
-        return Problem(status=400, message=text, code=code, parameter=error.parameter)
+        return _refused(error)
     if isinstance(error, Overloaded):
         return Problem(status=429, message=text, code="overloaded", headers=_retry_after(error.retry_after_s))
     if isinstance(error, EngineUnavailable):
@@ -94,6 +92,19 @@ def describe_error(error: Exception) -> Problem:
     log.error("a request failed in the server", exc_info=error)
     message = "the server failed while it worked on this request; the reason is in its log"
     return Problem(status=500, message=message, code="internal_error")
+
+
+def _refused(error: RequestError) -> Problem:
+    code = "unsupported_parameter" if isinstance(error, UnsupportedParameter) else "invalid_value"
+    problem = Problem(status=400, message=str(error), code=code, parameter=error.parameter)
+    if not isinstance(error, PromptTooLong):
+        return problem
+    return replace(
+        problem,
+        code="context_length_exceeded",
+        num_prompt_tokens=error.num_prompt_tokens,
+        max_model_len=error.max_model_len,
+    )
 
 
 def _retry_after(seconds: float) -> dict[str, str]:

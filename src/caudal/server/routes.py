@@ -10,6 +10,10 @@ from typing import TYPE_CHECKING
 from starlette.routing import Route
 
 from caudal.server.call import Endpoint
+from caudal.server.llamacpp.error_shape import llamacpp_shape
+from caudal.server.llamacpp.llamacpp_routes import LLAMACPP, SHARED
+from caudal.server.ollama.error_shape import ollama_shape
+from caudal.server.ollama.ollama_routes import OLLAMA
 from caudal.server.openai.chat import chat_completions
 from caudal.server.openai.completions import completions
 from caudal.server.openai.models import get_model, list_models
@@ -29,6 +33,7 @@ STATUS: tuple[Row, ...] = (
     ("GET", "/health", health),
     ("GET", "/v1/health", health),
     ("GET", "/ping", health),
+    ("GET", "/api/hello", root),
     ("GET", "/version", version),
     ("GET", "/metrics", metrics),
 )
@@ -50,6 +55,9 @@ OPENAI: tuple[Row, ...] = both(
 
 APIS: tuple[tuple[tuple[Row, ...], ErrorShape], ...] = (
     (STATUS, openai_shape),
+    (SHARED, openai_shape),  # before OPENAI: the first route of a path is the one that counts
+    (LLAMACPP, llamacpp_shape),
+    (OLLAMA, ollama_shape),
     (OPENAI, openai_shape),
 )
 

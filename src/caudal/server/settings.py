@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from caudal.server.model_facts import ModelFacts
+
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 
@@ -16,11 +18,13 @@ class ServedModel:
         name: its id in /v1/models.
         aliases: other names that requests may use.
         created: Unix time shown in /v1/models.
+        facts: what its file says of it.
     """
 
     name: str
     aliases: tuple[str, ...] = ()
     created: int = field(default_factory=lambda: int(time.time()))
+    facts: ModelFacts = field(default_factory=ModelFacts)
 
     def answers_to(self, name: str | None) -> bool:
         """Whether a request for this model name is for this model. No name means whatever is served."""
