@@ -12,7 +12,10 @@ from conftest import make_config
 from scripted_engine import ScriptedEngine
 
 from caudal.engine.local_client import LocalEngineClient
-from caudal.server.app import create_app
+from caudal.server.app import app_of
+from caudal.server.context import ServerContext
+from caudal.server.metrics import ServerMetrics
+from caudal.server.model_directory import OneModel
 from caudal.server.model_facts import ModelFacts
 from caudal.server.settings import ServedModel, ServerSettings
 from caudal.tokenizer.fim_tokens import FimTokens
@@ -24,7 +27,7 @@ FACTS = ModelFacts(
     num_parameters=1_543_000_000,
     quantization="Q4_K_M",
     size_bytes=986_000_000,
-    modified_s=1_700_000_000.25,
+    modified_ns=1_700_000_000_250_000_000,
     digest="ab" * 32,
     context_length=32768,
     hidden_size=1536,
@@ -61,10 +64,13 @@ async def peer_app(tokenizer=None, *, model=MODEL, settings=None, **config):
     engine = ScriptedEngine(make_config(**config))
     client = LocalEngineClient(engine)
     await client.start()
-    app = create_app(client, tokenizer or TemplateTokenizer(), model, settings or ServerSettings())
+    metrics = ServerMetrics()
+    models = OneModel(client, tokenizer or TemplateTokenizer(), model, metrics)
+    context = ServerContext(models, settings or ServerSettings(), metrics)
+    transport = httpx.ASGITransport(app=app_of(context))
     try:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://127.0.0.1") as http:
-            http.engine, http.engine_client = engine, client
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            http.engine, http.engine_client, http.context = engine, client, context
             yield http
     finally:
         await client.close()

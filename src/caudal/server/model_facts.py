@@ -81,7 +81,7 @@ class ModelFacts:
         num_parameters: elements of all tensors.
         quantization: the format of most weights, "Q4_K_M" for example; "" if it is not known.
         size_bytes: of all tensors.
-        modified_s: Unix time of the file's last change.
+        modified_ns: Unix time of the file's last change, in nanoseconds.
         digest: 64 hex digits that tell this file from others; not a checksum of its content.
         context_length: the longest that the model was trained for; 0 if it is not said.
         hidden_size, vocab_size: 0 if it is not said.
@@ -96,7 +96,7 @@ class ModelFacts:
     num_parameters: int = 0
     quantization: str = ""
     size_bytes: int = 0
-    modified_s: float = 0.0
+    modified_ns: int = 0
     digest: str = "0" * 64
     context_length: int = 0
     hidden_size: int = 0
@@ -120,7 +120,7 @@ def model_facts(file: ModelFile) -> ModelFacts:
         num_parameters=elements.total(),
         quantization=_quantization(metadata.get("general.file_type"), elements),
         size_bytes=file.total_tensor_bytes,
-        modified_s=_modified_s(file.path),
+        modified_ns=_modified_ns(file.path),
         digest=hashlib.sha256(file.identity().encode()).hexdigest(),
         context_length=_number(metadata.get(f"{architecture}.context_length")),
         hidden_size=_number(metadata.get(f"{architecture}.embedding_length")),
@@ -137,11 +137,11 @@ def _quantization(file_type: object, elements: Counter[str]) -> str:
     return elements.most_common(1)[0][0] if elements else ""
 
 
-def _modified_s(path: Path) -> float:
+def _modified_ns(path: Path) -> int:
     try:
-        return path.stat().st_mtime
+        return path.stat().st_mtime_ns
     except OSError:
-        return 0.0
+        return 0
 
 
 def _is_plain(value: object) -> TypeGuard[Scalar]:

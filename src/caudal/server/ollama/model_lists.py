@@ -72,7 +72,7 @@ async def show(call: Call) -> Response:
             "details": _details(facts),
             "model_info": _model_info(facts, context_length, verbose=bool(body.verbose)),
             "capabilities": _capabilities(call.context, model),
-            "modified_at": timestamp(int(facts.modified_s * 1e9)),
+            "modified_at": timestamp(facts.modified_ns),
         }
     )
 
@@ -111,7 +111,7 @@ def _entry(model: ServedModel, name: str) -> dict[str, Any]:
     return {
         "name": tagged_name(name),
         "model": tagged_name(name),
-        "modified_at": timestamp(int(facts.modified_s * 1e9)),
+        "modified_at": timestamp(facts.modified_ns),
         "size": facts.size_bytes,
         "digest": facts.digest,
         "details": _details(facts),

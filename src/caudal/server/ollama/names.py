@@ -20,7 +20,7 @@ _LATEST = ":latest"
 
 def plain_name(name: str) -> str:
     """Return what is compared: two names of one model have the same."""
-    plain = name.strip().casefold()
+    plain = name.casefold()
     for place in _PLACES:
         plain = plain.removeprefix(place)
     return plain.removesuffix(_LATEST)
