@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -200,13 +201,15 @@ async def test_every_change_is_an_event_and_silence_is_filled(monkeypatch):
     monkeypatch.setattr(router, "_CHECK_S", 0.01)
     async with peer_app(settings=ServerSettings(ping_interval_s=0.03)) as http:
         models = http.context.models
-        events = router._events(http.context, 0.03)
+        name = models.served()[0].name
+        events = router._events(SimpleNamespace(context=http.context, served=models.served), 0.03)
         assert b'"loaded"' in await anext(events)
-        models.events.publish(ModelStatus(name="a", state=UNLOADING))
+        models.events.publish(ModelStatus(name=name, state=UNLOADING))
         assert json.loads((await anext(events)).removeprefix(b"data: "))["data"] == {"status": "loaded"}
-        models.events.publish(ModelStatus(name="a", state=UNLOADED, error="no room"))
+        models.events.publish(ModelStatus(name="another's", state=UNLOADED))
+        models.events.publish(ModelStatus(name=name, state=UNLOADED, error="no room"))
         assert json.loads((await anext(events)).removeprefix(b"data: ")) == {
-            "model": "a",
+            "model": name,
             "event": "model_status",
             "data": {"status": "unloaded", "failed": True},
         }

@@ -21,7 +21,7 @@ def test_facts_of_a_file(path):
         assert facts.size_bytes == checkpoint.total_tensor_bytes
     assert facts.file_name == path.name
     assert (facts.architecture, facts.context_length, facts.vocab_size) == ("qwen2", 512, 320)
-    assert (facts.num_parameters, facts.hidden_size) == (num_parameters, 64)
+    assert (facts.num_parameters, facts.hidden_size) == (num_parameters, 256)
     assert facts.quantization
     assert facts.modified_ns == path.stat().st_mtime_ns
     assert "im_start" in facts.chat_template

@@ -12,14 +12,14 @@ from caudal.server.problems import ErrorShape, error_response, openai_shape
 from caudal.server.request_body import parse_body, read_body
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     import msgspec
     from starlette.types import Receive, Scope, Send
 
     from caudal.server.context import ServerContext
     from caudal.server.loaded_model import LoadedModel
-    from caudal.server.settings import ServerSettings
+    from caudal.server.settings import ServedModel, ServerSettings
 
     Handler = Callable[["Call"], Awaitable[Response]]
 
@@ -66,6 +66,10 @@ class Call:
     async def model(self, name: str | None) -> LoadedModel:
         """Return a model, which stays loaded until the answer has been sent. See ModelDirectory.lease."""
         return await self._leases.enter_async_context(self.context.models.lease(name))
+
+    def served(self) -> Sequence[ServedModel]:
+        """Return the models that this request may ask for, the default first."""
+        return self.context.models.served()
 
 
 class Endpoint:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from caudal.server.call import Call
     from caudal.server.loaded_model import LoadedModel
-    from caudal.server.settings import ServedModel
 
 BUILD_INFO = f"b1-caudal-{__version__}"
 
@@ -96,13 +95,14 @@ async def _asked(call: Call) -> LoadedModel:
     query = call.request.query_params
     name = query.get("model")
     if query.get("autoload") in ("false", "0"):
-        _check_loaded(call, call.context.models.find(name), name)
+        _check_loaded(call, name)
     return await call.model(name)
 
 
-def _check_loaded(call: Call, found: ServedModel | None, name: str | None) -> None:
-    if found is None:
-        raise unknown_model(name, call.context.models.served())
+def _check_loaded(call: Call, name: str | None) -> None:
+    found, served = call.context.models.find(name), call.served()
+    if found is None or all(model.name != found.name for model in served):
+        raise unknown_model(name, served)
     if not any(status.name == found.name and status.state == LOADED for status in call.context.models.statuses()):
         message = f"the model {found.name!r} is not loaded; load it with POST /models/load, or leave autoload out"
         raise HTTPProblem(400, message, code="model_not_loaded", parameter="model")

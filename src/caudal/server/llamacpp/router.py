@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from caudal.server.call import Call
-    from caudal.server.context import ServerContext
     from caudal.server.model_events import ModelStatus
 
 _CHECK_S = 0.5
@@ -81,27 +80,34 @@ async def model_events(call: Call) -> Response:
     """Send the state of every model, and every change of one, until the client or the server leaves."""
     await call.context.models.refresh()
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-    stream = _events(call.context, call.settings.ping_interval_s)
+    stream = _events(call, call.settings.ping_interval_s)
     return StreamingResponse(stream, media_type=EVENT_STREAM, headers=headers)
 
 
-async def _events(context: ServerContext, ping_s: float) -> AsyncIterator[bytes]:
+async def _events(call: Call, ping_s: float) -> AsyncIterator[bytes]:
     """Yield events and pings. Ends when a server that was well is so no longer: it may be about to leave."""
-    models = context.models
+    models = call.context.models
     with models.events.subscribe() as news:
         for status in models.statuses():
-            yield _event(status)
+            if _may_see(call, status):
+                yield _event(status)
         was_healthy, silent_s = models.healthy, 0.0
         while not was_healthy or models.healthy:
             was_healthy = models.healthy
             try:
-                yield _event(await asyncio.wait_for(news.get(), _CHECK_S))
-                silent_s = 0.0
+                status = await asyncio.wait_for(news.get(), _CHECK_S)
+                if _may_see(call, status):
+                    yield _event(status)
+                    silent_s = 0.0
             except TimeoutError:
                 silent_s += _CHECK_S
             if silent_s >= ping_s:
                 yield PING
                 silent_s = 0.0
+
+
+def _may_see(call: Call, status: ModelStatus) -> bool:
+    return any(model.name == status.name for model in call.served())
 
 
 def _event(status: ModelStatus) -> bytes:
@@ -114,6 +120,7 @@ def _event(status: ModelStatus) -> bytes:
 
 def _known(call: Call, name: str) -> str:
     found = call.context.models.find(name)
-    if found is None:
-        raise unknown_model(name, call.context.models.served())
+    served = call.served()
+    if found is None or all(model.name != found.name for model in served):
+        raise unknown_model(name, served)
     return found.name

@@ -30,7 +30,7 @@ async def chat(call: Call) -> Response:
     """Answer a conversation. Without messages the model is loaded, or unloaded with keep_alive 0."""
     begun_s = time.monotonic()
     body = await call.body(_decoder)
-    served = find_model(call.context, body.model)
+    served = find_model(call, body.model)
     if not body.messages:
         return await residence_answer(call, served, body, chat_fields(Content()))
     grammar = grammar_of(body.format)

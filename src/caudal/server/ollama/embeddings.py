@@ -21,6 +21,6 @@ _decoder = msgspec.json.Decoder(ModelRequest)
 async def embed(call: Call) -> Response:
     """Refuse: chat models make no embeddings here."""
     body = await call.body(_decoder)
-    model = find_model(call.context, body.model or body.name)
+    model = find_model(call, body.model or body.name)
     message = f"the model {model.name!r} does not support embeddings"
     raise UnsupportedParameter(message, parameter="model")

@@ -35,7 +35,7 @@ async def generate(call: Call) -> Response:
     """Continue a prompt. Without one the model is loaded, or unloaded with keep_alive 0."""
     begun_s = time.monotonic()
     body = await call.body(_decoder)
-    served = find_model(call.context, body.model)
+    served = find_model(call, body.model)
     _refuse(body)
     if not body.prompt and not body.suffix:
         return await residence_answer(call, served, body, generate_fields(Content()))

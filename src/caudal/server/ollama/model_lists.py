@@ -33,7 +33,7 @@ async def tags(call: Call) -> Response:
     await call.context.models.refresh()
     models = [
         {**_entry(model, name), "capabilities": _capabilities(call.context, model)}
-        for model in call.context.models.served()
+        for model in call.served()
         for name in (model.name, *model.aliases)
     ]
     return JSONResponse({"models": models})
@@ -42,6 +42,7 @@ async def tags(call: Call) -> Response:
 async def running(call: Call) -> Response:
     """List what is in memory."""
     statuses = {status.name: status for status in call.context.models.statuses()}
+    allowed = {model.name for model in call.served()}
     models = [
         {
             **_entry(model.info, model.name),
@@ -50,6 +51,7 @@ async def running(call: Call) -> Response:
             "context_length": model.max_model_len or model.info.facts.context_length,
         }
         for model in call.context.models.loaded()
+        if model.name in allowed
         for status in [statuses[model.name]]
     ]
     return JSONResponse({"models": models})
@@ -58,7 +60,7 @@ async def running(call: Call) -> Response:
 async def show(call: Call) -> Response:
     """Describe one model."""
     body = await call.body(_decoder)
-    model = find_model(call.context, body.model or body.name)
+    model = find_model(call, body.model or body.name)
     facts = model.facts
     loaded = _loaded(call.context, model)
     context_length = _context_length(facts, loaded)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from caudal.server.problems import HTTPProblem
 
 if TYPE_CHECKING:
-    from caudal.server.context import ServerContext
+    from caudal.server.call import Call
     from caudal.server.settings import ServedModel
 
 _PLACES = ("https://", "http://", "hf://", "hf.co/", "huggingface.co/", "registry.ollama.ai/", "library/")
@@ -31,17 +31,20 @@ def tagged_name(name: str) -> str:
     return name if ":" in name.rpartition("/")[2] else name + _LATEST
 
 
-def find_model(context: ServerContext, name: str | None) -> ServedModel:
-    """Return the model of a name; no name is the default.
+def find_model(call: Call, name: str | None) -> ServedModel:
+    """Return the model of a name, of those that a request may ask for; no name is the default.
 
     Raises:
         HTTPProblem: 404, the name is unknown.
     """
-    found = context.models.find(name)
-    if found is not None:
+    served = call.served()
+    if not name and served:
+        return served[0]
+    found = call.context.models.find(name)
+    if found is not None and any(model.name == found.name for model in served):
         return found
     wanted = plain_name(name or "")
-    for model in context.models.served():
+    for model in served:
         if wanted in map(plain_name, (model.name, *model.aliases)):
             return model
     message = f"model {name!r} not found; see /api/tags for those that this server has"

@@ -60,7 +60,7 @@ def card_of(context: ServerContext, model: ServedModel, name: str) -> ModelCard:
 
 async def list_models(call: Call) -> Response:
     """List what is served."""
-    named = [(model, name) for model in call.context.models.served() for name in (model.name, *model.aliases)]
+    named = [(model, name) for model in call.served() for name in (model.name, *model.aliases)]
     cards = [card_of(call.context, model, name) for model, name in named]
     models = [listed_model(model, name) for model, name in named]
     return Response(_encode(ModelList(data=cards, models=models)), media_type="application/json")
