@@ -11,7 +11,7 @@ from peer_app import BaseTokenizer, peer_app, prompt_text
 import caudal.server.conversation
 from caudal.server.ollama.answer_lines import ContentReader
 from caudal.server.settings import ServerSettings
-from caudal.tools.formats import AnswerFormat, format_of
+from caudal.tools.formats import format_of
 from caudal.tools.parts import CallArguments, CallBegin, ReasoningPart, TextPart
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z")
@@ -271,7 +271,9 @@ class _MarkedParser:
         return []
 
 
-class _MarkedFormat(AnswerFormat):
+class _MarkedFormat:
+    name, markers = "marked", ()
+
     def parser(self, **_):
         return _MarkedParser()
 
@@ -327,6 +329,18 @@ async def test_a_call_as_a_model_writes_it():
         message = (await whole(http, said, tools=[TOOL]))["message"]
         assert message["content"].strip() == ""
         assert [call["function"]["arguments"] for call in message["tool_calls"]] == [{"at": 1}]
+
+
+@pytest.mark.skipif(format_of(HERMES).name == "plain", reason="the parsers of reasoning are not here yet")
+async def test_thinking_as_a_model_writes_it():
+    class Thinking(BaseTokenizer):
+        chat_template_source = "{{ messages }} enable_thinking <think></think>"
+
+    async with peer_app(Thinking()) as http:
+        message = (await whole(http, "say:<think>hm</think>so", think=True))["message"]
+        assert (message["content"].strip(), message["thinking"].strip()) == ("so", "hm")
+        *parts, _ = lines(await chat(http, "say:<think>hm</think>so", think=True))
+        assert "".join(part["message"].get("thinking", "") for part in parts).strip() == "hm"
 
 
 def test_arguments_that_are_no_object_do_no_harm():
