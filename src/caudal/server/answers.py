@@ -99,17 +99,21 @@ class Answers:
 
     async def _read(self, index: int, answer: Answer) -> None:
         """Read an answer to its end, or to the end of its time."""
+        has_ended = False
         try:
             async with asyncio.timeout(None) as limit, aclosing(self._client.generate(answer.request)) as updates:
                 async for update in updates:
                     piece = self._push(index, answer, update)
-                    if piece.finish_reason is not None:
+                    has_ended = piece.finish_reason is not None
+                    if has_ended:
                         return
                     if answer.time_limit_s is not None and limit.when() is None and piece.num_tokens:
                         limit.reschedule(asyncio.get_running_loop().time() + answer.time_limit_s)
         except TimeoutError:
             if not limit.expired():
                 raise
+            if has_ended:  # the time was up while the request was being closed
+                return
             self._push(index, answer, Update(request_id=answer.request.request_id, finish_reason="length"))
 
     def _push(self, index: int, answer: Answer, update: Update) -> Piece:

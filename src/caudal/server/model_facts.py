@@ -103,7 +103,7 @@ class ModelFacts:
     vocab_size: int = 0
     chat_template: str = ""
     fills_in_the_middle: bool = False
-    metadata: Mapping[str, Scalar] = field(default_factory=lambda: MappingProxyType({}))
+    metadata: Mapping[str, Scalar] = field(default_factory=lambda: MappingProxyType({}), hash=False)
 
 
 def model_facts(file: ModelFile) -> ModelFacts:

@@ -13,6 +13,7 @@ from caudal.server.conversation import new_answer
 from caudal.server.generation_response import GenerationResponse
 from caudal.server.llamacpp.completion_writer import CompletionWriter, Wanted
 from caudal.server.llamacpp.error_shape import llamacpp_shape
+from caudal.server.llamacpp.output_rules import grammar_of
 from caudal.server.llamacpp.prompts import read_prompts
 from caudal.server.llamacpp.protocol import NATIVE_ONLY, CompletionRequest
 from caudal.server.llamacpp.sampling import asked_tokens, num_answers, num_logprobs, sampling_params, settings_of
@@ -39,7 +40,7 @@ async def completion(call: Call) -> Response:
     body = await call.body(_decoder)
     model = await call.model(body.model)
     prompts = await read_prompts(body.prompt, model, most=call.settings.max_open_requests, num_chars=call.num_bytes)
-    return completion_response(call, model, body, prompts)
+    return await completion_response(call, model, body, prompts)
 
 
 async def either_completions(call: Call) -> Response:
@@ -51,7 +52,7 @@ async def either_completions(call: Call) -> Response:
     return await completion(call)
 
 
-def completion_response(call: Call, model: LoadedModel, body: NativeRequest, prompts: list[Prompt]) -> Response:
+async def completion_response(call: Call, model: LoadedModel, body: NativeRequest, prompts: list[Prompt]) -> Response:
     """Return the answer to prompts.
 
     Raises:
@@ -59,6 +60,7 @@ def completion_response(call: Call, model: LoadedModel, body: NativeRequest, pro
     """
     asked = asked_tokens(body)
     params = sampling_params(body, model.tokenizer, max_tokens=asked or None)
+    grammar = await grammar_of(body, model)
     n = num_answers(body)
     wanted = Wanted(
         settings=settings_of(params, asked, stream=bool(body.stream)),
@@ -74,7 +76,10 @@ def completion_response(call: Call, model: LoadedModel, body: NativeRequest, pro
     limit_s = _time_limit_s(body.t_max_predict_ms)
     id_ = f"native-{secrets.token_hex(16)}"
     answers = [
-        replace(_answer(f"{id_}-{p * n + i}", prompt, choice_params(params, i), call, model), time_limit_s=limit_s)
+        replace(
+            _answer(f"{id_}-{p * n + i}", prompt, choice_params(params, i), call=call, model=model, grammar=grammar),
+            time_limit_s=limit_s,
+        )
         for p, prompt in enumerate(prompts)
         for i in range(n)
     ]
@@ -82,10 +87,12 @@ def completion_response(call: Call, model: LoadedModel, body: NativeRequest, pro
     return GenerationResponse(call, model, answers=answers, writer=writer, stream=bool(body.stream))
 
 
-def _answer(request_id: str, prompt: Prompt, params: SamplingParams, call: Call, model: LoadedModel) -> Answer:
+def _answer(
+    request_id: str, prompt: Prompt, params: SamplingParams, *, call: Call, model: LoadedModel, grammar: str
+) -> Answer:
     room = model.room_for_answer(prompt.token_ids, params.max_tokens, "prompt")
     own = msgspec.structs.replace(params, max_tokens=room)
-    return new_answer(request_id, prompt.token_ids, own, call=call, model=model)
+    return new_answer(request_id, prompt.token_ids, own, call=call, model=model, grammar=grammar)
 
 
 def _time_limit_s(milliseconds: float | None) -> float | None:

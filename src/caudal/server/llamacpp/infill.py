@@ -31,4 +31,4 @@ async def infill(call: Call) -> Response:
     )
     token_ids = await fill_in_prompt(gap, model)
     prompt = await model.tokenize(lambda: prompt_of(token_ids, model.tokenizer), call.num_bytes)
-    return completion_response(call, model, body, [prompt])
+    return await completion_response(call, model, body, [prompt])

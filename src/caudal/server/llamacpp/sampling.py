@@ -105,9 +105,6 @@ def _refuse(fields: NativeRequest) -> None:
         "adaptive_target": fields.adaptive_target is not None and fields.adaptive_target >= 0.0,
         "min_keep": (fields.min_keep or 0) > 1,
         "post_sampling_probs": bool(fields.post_sampling_probs) and num_logprobs(fields) is not None,
-        "grammar": bool(fields.grammar),
-        "grammar_lazy": bool(fields.grammar_lazy),
-        "json_schema": fields.json_schema is not None and fields.json_schema != "",
         "lora": bool(fields.lora),
         "multimodal_data": bool(fields.multimodal_data),
     }

@@ -33,13 +33,13 @@ async def chat(call: Call) -> Response:
     served = find_model(call, body.model)
     if not body.messages:
         return await residence_answer(call, served, body, chat_fields(Content()))
-    grammar = grammar_of(body.format)
     model = await call.model(served.name)
     load_s = time.monotonic() - begun_s
     keep_loaded(call, served, body)
     prompt = await read_conversation(conversation_of(body, model), model, num_chars=call.num_bytes)
     room = model.room_for_answer(prompt.token_ids, asked_tokens(body), "messages")
     params = sampling_params(body, max_tokens=room)
+    grammar = await grammar_of(body.format, model, prompt)
     answer = new_answer(f"ollama-{secrets.token_hex(16)}", prompt, params, call=call, model=model, grammar=grammar)
     told = Told(
         model=body.model or served.name,

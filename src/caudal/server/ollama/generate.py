@@ -39,7 +39,6 @@ async def generate(call: Call) -> Response:
     _refuse(body)
     if not body.prompt and not body.suffix:
         return await residence_answer(call, served, body, generate_fields(Content()))
-    grammar = grammar_of(body.format)
     model = await call.model(served.name)
     load_s = time.monotonic() - begun_s
     keep_loaded(call, served, body)
@@ -47,6 +46,7 @@ async def generate(call: Call) -> Response:
     token_ids = prompt.token_ids if isinstance(prompt, ChatPrompt) else prompt
     room = model.room_for_answer(token_ids, asked_tokens(body), "prompt")
     params = sampling_params(body, max_tokens=room)
+    grammar = await grammar_of(body.format, model, prompt if isinstance(prompt, ChatPrompt) else None)
     answer = new_answer(f"ollama-{secrets.token_hex(16)}", prompt, params, call=call, model=model, grammar=grammar)
     told = Told(
         model=body.model or served.name,
