@@ -102,6 +102,7 @@ async def test_time_that_is_up_while_an_ended_answer_is_closed_does_not_end_it_a
 async def test_a_timeout_of_the_engine_is_no_end_of_time():
     class Failing(Client):
         async def generate(self, request):
+            self.requests.append(request)
             yield token(97)
             raise TimeoutError
 
