@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from contextlib import asynccontextmanager
 from types import MappingProxyType
@@ -19,6 +20,9 @@ from caudal.server.model_directory import OneModel
 from caudal.server.model_facts import ModelFacts
 from caudal.server.settings import ServedModel, ServerSettings
 from caudal.tokenizer.fim_tokens import FimTokens
+
+HONOURS_RULES = importlib.util.find_spec("caudal.server.output_rules") is not None
+"""Whether answers can be made to look like something: the formats of both APIs are refused otherwise."""
 
 PRE, SUF, MID, REP, SEP = range(260, 265)
 FACTS = ModelFacts(

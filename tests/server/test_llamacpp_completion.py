@@ -7,7 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from peer_app import MID, PRE, REP, SEP, SUF, BaseTokenizer, TemplateTokenizer, peer_app, prompt_text
+from peer_app import HONOURS_RULES, MID, PRE, REP, SEP, SUF, BaseTokenizer, TemplateTokenizer, peer_app, prompt_text
 
 from caudal.errors import RequestError
 from caudal.sampling_params import SamplingParams
@@ -171,9 +171,9 @@ async def test_progress_comes_with_the_first_event(peer):
         ("mirostat", 2),
         ("adaptive_target", 0.5),
         ("min_keep", 3),
-        ("grammar", "root ::= x"),
+        ("grammar", "root ::= ("),
         ("grammar_lazy", True),
-        ("json_schema", {"type": "object"}),
+        ("json_schema", {"type": "nonsense"}),
         ("lora", [{"id": 0, "scale": 1.0}]),
         ("logit_bias", {"x": 1, "y": "z"}),
         ("logit_bias", 3),
@@ -189,6 +189,23 @@ async def test_progress_comes_with_the_first_event(peer):
 )
 async def test_what_cannot_be_honoured_is_named(peer, name, value):
     assert name in error_of(await complete(peer, "say:x", **{name: value}))["message"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("json_schema", {"type": "integer"}), ("grammar", 'root ::= "x"'), ("json_schema", {})]
+)
+async def test_rules_are_honoured_or_refused(peer, field, value):
+    seen = []
+    add = peer.engine.add_request
+    peer.engine.add_request = lambda request: (seen.append(request.grammar), add(request))[1]
+    response = await complete(peer, "say:x", **{field: value})
+    if HONOURS_RULES:
+        assert response.status_code == 200
+        assert seen[0]
+        both = await complete(peer, "say:x", grammar='root ::= "x"', json_schema={})
+        assert "exclude" in error_of(both)["message"]
+    else:
+        assert field in error_of(response)["message"]
 
 
 async def test_post_sampling_probabilities_are_refused(peer):

@@ -6,7 +6,7 @@ import re
 from datetime import datetime
 
 import pytest
-from peer_app import BaseTokenizer, peer_app, prompt_text
+from peer_app import HONOURS_RULES, BaseTokenizer, peer_app, prompt_text
 
 import caudal.server.conversation
 from caudal.server.ollama.answer_lines import ContentReader
@@ -142,8 +142,9 @@ async def test_neutral_and_loading_options_are_taken(peer, options):
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
-        ({"format": "json"}, "format"),
-        ({"format": {"type": "object"}}, "format"),
+        ({"format": "yaml"}, "format"),
+        ({"format": {"type": "nonsense"}}, "format"),
+        ({"format": [1]}, "format"),
         ({"think": "very"}, "think"),
         ({"keep_alive": "soon"}, "keep_alive"),
         ({"top_logprobs": 21}, "top_logprobs"),
@@ -158,6 +159,21 @@ async def test_neutral_and_loading_options_are_taken(peer, options):
 )
 async def test_what_is_refused_is_named(peer, fields, word):
     assert word in error_of(await chat(peer, "say:x", **fields))
+
+
+@pytest.mark.parametrize("output_format", ["json", {"type": "object", "properties": {"a": {"type": "integer"}}}])
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
+async def test_format_is_honoured_or_refused(peer, path, output_format):
+    seen = []
+    add = peer.engine.add_request
+    peer.engine.add_request = lambda request: (seen.append(request.grammar), add(request))[1]
+    body = {"messages": [{"role": "user", "content": "say:x"}], "prompt": "say:x", "format": output_format}
+    response = await peer.post(path, json=body)
+    if HONOURS_RULES:
+        assert response.status_code == 200
+        assert "json_schema" in seen[0]
+    else:
+        assert "format" in error_of(response)
 
 
 async def test_unknown_fields_and_content_types_do_not_matter(peer):

@@ -70,7 +70,7 @@ async def test_a_suffix_makes_a_gap(peer):
         ({"raw": True, "context": [1]}, "raw"),
         ({"context": [9999]}, "9999"),
         ({"context": [-1]}, "-1"),
-        ({"format": "json"}, "format"),
+        ({"format": "yaml"}, "format"),
         ({"prompt": "x" * 600}, "512"),
         ({"context": [97] * 600}, "512"),
     ],
