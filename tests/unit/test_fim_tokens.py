@@ -29,7 +29,7 @@ def test_the_files_own_ids_come_first():
     )
 
 
-@pytest.mark.parametrize("tokens", [list("abc"), QWEN[:3], None, 3, [1, 2], []])
+@pytest.mark.parametrize("tokens", [list("abc"), QWEN[:3], None, 3, [1, 2], [], [[1], [2]]])
 def test_a_model_without_all_three_has_none(tokens):
     assert find_fim_tokens(metadata(tokens)) is None
 

@@ -86,7 +86,10 @@ def find_fim_tokens(metadata: Mapping[str, object]) -> FimTokens | None:
     tokens = metadata.get("tokenizer.ggml.tokens")
     if not isinstance(tokens, list | tuple):
         return None
-    ids = {text: i for i, text in enumerate(tokens) if isinstance(text, str) and text in _TEXTS}
+    try:
+        ids = {text: tokens.index(text) for text in _TEXTS.intersection(tokens)}
+    except TypeError:  # arrays in an array: no vocabulary
+        return None
     found = {part: _token_id(metadata, ids, len(tokens), *where) for part, where in _PARTS.items()}
     prefix, suffix, middle = found["prefix"], found["suffix"], found["middle"]
     if prefix is None or suffix is None or middle is None:
