@@ -86,7 +86,19 @@ class UnsupportedParameter(RequestError):
 
 
 class PromptTooLong(RequestError):
-    """Prompt and requested tokens can never fit the context."""
+    """Prompt and requested tokens can never fit the context. Carries both numbers where they are known."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        parameter: str | None = None,
+        num_prompt_tokens: int | None = None,
+        max_model_len: int | None = None,
+    ) -> None:
+        super().__init__(message, parameter=parameter)
+        self.num_prompt_tokens = num_prompt_tokens
+        self.max_model_len = max_model_len
 
 
 class TemplateError(RequestError):

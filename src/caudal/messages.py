@@ -111,11 +111,13 @@ class EngineReady(msgspec.Struct, frozen=True, tag="ready", kw_only=True):
         weights_bytes: of all matrices.
         step_weights_bytes: of those that every step reads whole.
         macs_per_token, macs_per_logits: products with weights, of a token in all layers and in the head.
+        max_num_seqs: most sequences in a step.
     """
 
     max_model_len: int
     task: str = "generate"
     num_kv_blocks: int = 1
+    max_num_seqs: int = 1
     weights_bytes: int = 0
     step_weights_bytes: int = 0
     macs_per_token: int = 0

@@ -12,11 +12,16 @@ class ByteTokenizer:
     vocab_size = 260
     eos_token_ids = (EOS,)
     chat_template_source = ""
+    bos_token_id, bos_token, eos_token = BOS, "<|256|>", "<|257|>"
+    fim_tokens = None
 
     def encode(self, text, *, add_special_tokens=True, parse_special=False):  # noqa: ARG002 - bytes have no special text
         return [BOS] * add_special_tokens + list(text.encode())
 
-    def encode_chat(self, messages, tools=None, *, add_generation_prompt=True, **variables):
+    def encode_chat(self, messages, tools=None, **variables):
+        return self.encode(self.render_chat(messages, tools, **variables))
+
+    def render_chat(self, messages, tools=None, *, add_generation_prompt=True, **variables):
         text = "".join(f"<tool>{tool['function']['name']}\n" for tool in tools or [])
         for message in messages:
             if "refuse-me" in message["content"]:
@@ -25,7 +30,7 @@ class ByteTokenizer:
             text += f"<{message['role']}>{message['content']}\n"
         if variables.get("continue_final_message"):
             text = text.removesuffix("\n")
-        return self.encode(text + "<assistant>" * add_generation_prompt)
+        return text + "<assistant>" * add_generation_prompt
 
     def decode(self, token_ids, *, skip_special_tokens=True):
         detokenizer = self.detokenizer((), skip_special_tokens=skip_special_tokens)

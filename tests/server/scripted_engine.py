@@ -141,7 +141,12 @@ class ScriptedEngine:
         )
 
     def ready_info(self):
-        return EngineReady(max_model_len=self.max_model_len, num_kv_blocks=100, kv_dtype="f16")
+        return EngineReady(
+            max_model_len=self.max_model_len,
+            max_num_seqs=self.config.max_num_seqs,
+            num_kv_blocks=100,
+            kv_dtype="f16",
+        )
 
 
 def _common(a, b):

@@ -33,7 +33,7 @@ async def test_metadata_is_written_when_there_are_keys(tmp_path):
         await http.get("/v1/models", headers=mine)
         await http.get("/health")
     first, second = records_in(tmp_path)
-    assert first["request_id"].startswith("req-")
+    assert first["request_id"].startswith("req_")
     assert (first["key_id"], first["key_name"], first["model"]) == (key.id, "Añña", "scripted")
     assert (first["method"], first["route"], first["status"]) == ("POST", "/v1/chat/completions", 200)
     assert first["prompt_tokens"] == body["usage"]["prompt_tokens"]

@@ -79,6 +79,24 @@ async def test_base64_dimensions_and_length():
         assert cut == pytest.approx([x / length for x in raw[:4]])
 
 
+async def test_other_dialects_give_the_same_vector():
+    async with serve("bert") as http:
+        vector = (await vectors(http, "hello"))["data"][0]["embedding"]
+        raw = (await vectors(http, "hello", normalize=False))["data"][0]["embedding"]
+        ollama = (await http.post("/api/embed", json={"model": "bert", "input": ["a", "hello"]})).json()
+        assert ollama["embeddings"][1] == vector
+        assert ollama["prompt_eval_count"] == 10
+        old = (await http.post("/api/embeddings", json={"model": "bert", "prompt": "hello"})).json()
+        assert old == {"embedding": raw}
+        llama = (await http.post("/embedding", json={"content": ["a", "hello"]})).json()
+        assert llama[1] == {"index": 1, "embedding": [vector]}
+        plain = (await http.post("/embedding", json={"content": "hello", "embd_normalize": -1})).json()
+        assert plain == [{"index": 0, "embedding": [raw]}]
+        assert (await http.post("/embedding", json={"content": "hello", "embd_normalize": 1})).status_code == 400
+        tags = (await http.get("/api/tags")).json()
+        assert tags["models"][0]["capabilities"] == ["embedding"]
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

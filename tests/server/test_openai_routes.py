@@ -275,7 +275,10 @@ async def test_tokenize_and_back(http):
         "token_strs": ["<|256|>", "a", "bytes:\\xc3", "bytes:\\xb1"],
     }
     plain = (await http.post("/tokenize", json={"prompt": "añ", "add_special_tokens": False})).json()
-    assert (await http.post("/detokenize", json={"tokens": plain["tokens"]})).json() == {"prompt": "añ"}
+    assert (await http.post("/detokenize", json={"tokens": plain["tokens"]})).json() == {
+        "prompt": "añ",
+        "content": "añ",
+    }
     conversation = {"messages": [{"role": "user", "content": "x"}]}
     assert (await http.post("/tokenize", json=conversation)).json()["count"] == 1 + len("<user>x\n<assistant>")
     assert error_of(await http.post("/detokenize", json={"tokens": [260]}), 400)["param"] == "tokens"

@@ -275,6 +275,7 @@ class Engine:
         """Return what the API process wants to know about the loaded model."""
         return EngineReady(
             max_model_len=self.max_model_len,
+            max_num_seqs=self.config.max_num_seqs,
             num_kv_blocks=sum(group.num_blocks for group in self._runner.groups),
             weights_bytes=self._facts.weights_bytes,
             step_weights_bytes=self._facts.step_weights_bytes,

@@ -27,6 +27,7 @@ class Piece:
         parts: the same, told apart into text, reasoning and calls of tools, if the answer is read so. What may still
             become a marker comes with a later piece.
         num_tokens: new tokens, the one that ended the answer included.
+        token_ids: these tokens.
         logprobs: one entry per new token, if asked for.
         offsets: for each entry of logprobs, where in the answer's text the token begins (characters).
         prompt_logprobs: once, if asked for.
@@ -34,11 +35,13 @@ class Piece:
         finish_reason: "stop" or "length" in the last piece.
         stop_reason: the stop string or the stop token id that ended the answer; None for the model's own end.
         embedding: of a text that an embedding model has read, or its scores.
+        time_s: when it was read, of time.monotonic; set by whoever reads.
     """
 
     text: str = ""
     parts: list[Part] = field(default_factory=list)
     num_tokens: int = 0
+    token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] | None = None
@@ -46,6 +49,7 @@ class Piece:
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     embedding: list[float] | None = None
+    time_s: float = 0.0
 
 
 def raise_failure(update: Update) -> None:
@@ -109,6 +113,7 @@ class AnswerReader:
                 piece.offsets.append(self._num_chars)
             self._num_tokens += 1
             piece.num_tokens += 1
+            piece.token_ids.append(token_id)
             if ends_text and i == len(token_ids) - 1:
                 break
             if self._add_text(piece, self._detokenizer.push([token_id])):

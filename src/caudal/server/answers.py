@@ -8,11 +8,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
+from caudal.messages import Update
+
 if TYPE_CHECKING:
     from types import TracebackType
 
     from caudal.engine.engine_client import Engines
-    from caudal.messages import AddRequest, Update
+    from caudal.messages import AddRequest
     from caudal.server.answer_reader import Piece
     from caudal.server.metrics import AnswerTimer
 
@@ -36,12 +38,17 @@ class AnswerWatcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One engine request, how it is read, and who watches."""
+    """One engine request, how it is read, and who watches.
+
+    Attributes:
+        time_limit_s: so long after its first token the answer ends, as if it had reached its longest length.
+    """
 
     request: AddRequest
     reader: UpdateReader
     timer: AnswerTimer
     watchers: tuple[AnswerWatcher, ...] = ()
+    time_limit_s: float | None = None
 
     def note(self, piece: Piece) -> None:
         """Tell everyone of a piece."""
@@ -109,14 +116,7 @@ class Answers:
 
     async def _run(self, index: int, answer: Answer) -> None:
         try:
-            async with aclosing(self._client.generate(answer.request)) as updates:
-                async for update in updates:
-                    piece = answer.reader.push(update)
-                    answer.note(piece)
-                    self._pieces.append((index, piece))
-                    self._news.set()
-                    if piece.finish_reason is not None:
-                        break
+            await self._read(index, answer)
         except asyncio.CancelledError:
             answer.end("abort")
             raise
@@ -126,3 +126,30 @@ class Answers:
         finally:
             self._num_running -= 1
             self._news.set()
+
+    async def _read(self, index: int, answer: Answer) -> None:
+        """Read an answer to its end, or to the end of its time."""
+        has_ended = False
+        try:
+            async with asyncio.timeout(None) as limit, aclosing(self._client.generate(answer.request)) as updates:
+                async for update in updates:
+                    piece = self._push(index, answer, update)
+                    has_ended = piece.finish_reason is not None
+                    if has_ended:
+                        return
+                    if answer.time_limit_s is not None and limit.when() is None and piece.num_tokens:
+                        limit.reschedule(asyncio.get_running_loop().time() + answer.time_limit_s)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            if has_ended:  # the time was up while the request was being closed
+                return
+            self._push(index, answer, Update(request_id=answer.request.request_id, finish_reason="length"))
+
+    def _push(self, index: int, answer: Answer, update: Update) -> Piece:
+        piece = answer.reader.push(update)
+        piece.time_s = time.monotonic()
+        answer.note(piece)
+        self._pieces.append((index, piece))
+        self._news.set()
+        return piece

@@ -59,6 +59,7 @@ class Call:
         self.tenant: str = request.scope.get("caudal.tenant", "")
         self.key: Key | None = request.scope.get("caudal.key")
         self.meter: RequestMeter | None = request.scope.get("caudal.meter")
+        self._data: bytes | None = None
         self._leases = leases
 
     @property
@@ -68,14 +69,19 @@ class Call:
 
     async def body(self, decoder: msgspec.json.Decoder[Body]) -> Body:
         """Return the body as the decoder's type; see read_body and parse_body for what is refused."""
-        data = await read_body(self.request, self.settings.max_body_bytes)
-        self._has_read = True
-        self.num_bytes = len(data)
-        body = parse_body(data, decoder)
+        body = parse_body(await self.data(), decoder)
         # Ollama's streams are lines of JSON, in which there is no comment to fill a silence with.
         is_ollama = self.request.scope["path"].startswith("/api/")
         self._wants_events = getattr(body, "stream", False) is True and not is_ollama
         return body
+
+    async def data(self) -> bytes:
+        """Return the body as it was sent, however often it is asked for; see read_body for what is refused."""
+        if self._data is None:
+            self._data = await read_body(self.request, self.settings.max_body_bytes)
+            self._has_read = True
+            self.num_bytes = len(self._data)
+        return self._data
 
     async def model(self, name: str | None) -> LoadedModel:
         """Return a model, which stays loaded until the answer has been sent. See ModelDirectory.lease.

@@ -98,6 +98,24 @@ async def read_conversation(chat: Conversation, model: LoadedModel, *, num_chars
     Raises:
         RequestError: the template refuses it, or the messages have parts that are not supported.
     """
+    tools, variables = template_input(chat)
+    token_ids = await model.tokenize(lambda: model.tokenizer.encode_chat(chat.messages, tools, **variables), num_chars)
+    answer_format = format_of(model.tokenizer.chat_template_source)
+    tail = model.tokenizer.decode(token_ids[-_TAIL_TOKENS:], skip_special_tokens=False)
+    return ChatPrompt(
+        token_ids=token_ids,
+        format=answer_format,
+        conversation=chat,
+        opens_reasoning=answer_format.opens_reasoning(tail),
+    )
+
+
+def template_input(chat: Conversation) -> tuple[list[dict[str, Any]] | None, dict[str, Any]]:
+    """Return the tools as a template sees them, and the other arguments of encode_chat and render_chat.
+
+    Raises:
+        InvalidParameter: there are no messages, or a variable has the name of one that is not the user's.
+    """
     if not chat.messages:
         message = "messages is empty; expected at least one message"
         raise InvalidParameter(message, parameter="messages")
@@ -108,25 +126,10 @@ async def read_conversation(chat: Conversation, model: LoadedModel, *, num_chars
     variables = dict(chat.variables)
     if chat.continue_final_message:
         variables["continue_final_message"] = True
+    variables["add_generation_prompt"] = chat.add_generation_prompt and not chat.continue_final_message
     tools = [{"type": "function", "function": dict(tool)} for tool in chat.tools]
     shown = tools if chat.tool_choice.mode != "none" else []
-    token_ids = await model.tokenize(
-        lambda: model.tokenizer.encode_chat(
-            chat.messages,
-            shown or None,
-            add_generation_prompt=chat.add_generation_prompt and not chat.continue_final_message,
-            **variables,
-        ),
-        num_chars,
-    )
-    answer_format = format_of(model.tokenizer.chat_template_source)
-    tail = model.tokenizer.decode(token_ids[-_TAIL_TOKENS:], skip_special_tokens=False)
-    return ChatPrompt(
-        token_ids=token_ids,
-        format=answer_format,
-        conversation=chat,
-        opens_reasoning=answer_format.opens_reasoning(tail),
-    )
+    return shown or None, variables
 
 
 _TAIL_TOKENS = 16

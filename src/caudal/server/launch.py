@@ -29,6 +29,7 @@ from caudal.server.keys.key_store import KeyStore
 from caudal.server.many_models import ManyModels
 from caudal.server.metrics import ServerMetrics
 from caudal.server.model_catalog import ModelCatalog
+from caudal.server.model_facts import ModelFacts, model_facts
 from caudal.server.running_model import Memory, ModelStarter
 from caudal.server.settings import LOOPBACK_HOSTS, ServedModel, ServerSettings
 
@@ -72,7 +73,7 @@ class ModelSources:
         if self.folder is not None and not self.folder.is_dir():
             message = f"--models-dir is {str(self.folder)!r}, which is no folder; give one with .gguf files"
             raise ConfigError(message)
-        files = ModelFiles([(model.name, path) for model, path in self.named], self.folder)
+        files = ModelFiles([(model.name, path) for model, path in self.named], self.folder, describe=model_facts)
         catalog = ModelCatalog(lambda: self._served(files), self.aliases)
         catalog.look_now()
         return catalog
@@ -88,6 +89,7 @@ class ModelSources:
                 context_length=file.facts.context_length,
                 kv_bytes_per_token=file.facts.kv_bytes_per_token,
                 error=file.facts.error,
+                facts=file.facts.description or ModelFacts(),
             )
             for file in files.look()
         ]

@@ -105,5 +105,5 @@ class LoadedModel:
                 f"tokens ({num_prompt} in the prompt and at least 1 for the answer). Shorten the prompt, or start the "
                 "server with a larger --max-model-len."
             )
-            raise PromptTooLong(message, parameter=parameter)
+            raise PromptTooLong(message, parameter=parameter, num_prompt_tokens=num_prompt, max_model_len=limit)
         return limit - num_prompt if asked is None else min(asked, limit - num_prompt)

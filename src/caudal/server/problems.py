@@ -41,6 +41,7 @@ class Problem:
         parameter: the field that it is about.
         headers: further headers of the answer.
         request_id: of the request that it is about; only some APIs write it.
+        num_prompt_tokens, max_model_len: of a prompt that does not fit.
     """
 
     status: int
@@ -49,6 +50,8 @@ class Problem:
     parameter: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
     request_id: str | None = None
+    num_prompt_tokens: int | None = None
+    max_model_len: int | None = None
 
 
 ErrorShape: TypeAlias = "Callable[[Problem], bytes]"
@@ -79,12 +82,7 @@ def describe_error(error: Exception) -> Problem:
     if isinstance(error, HTTPProblem):
         return error.problem
     if isinstance(error, RequestError):
-        code = "invalid_value"
-        if isinstance(error, PromptTooLong):
-            code = "context_length_exceeded"
-        elif isinstance(error, UnsupportedParameter):
-            code = "unsupported_parameter"
-        return Problem(status=400, message=text, code=code, parameter=error.parameter)
+        return _refused(error)
     if isinstance(error, Overloaded):
         return Problem(status=429, message=text, code="overloaded", headers=_retry_after(error.retry_after_s))
     if isinstance(error, EngineUnavailable):
@@ -96,6 +94,19 @@ def describe_error(error: Exception) -> Problem:
     log.error("a request failed in the server", exc_info=error)
     message = "the server failed while it worked on this request; the reason is in its log"
     return Problem(status=500, message=message, code="internal_error")
+
+
+def _refused(error: RequestError) -> Problem:
+    code = "unsupported_parameter" if isinstance(error, UnsupportedParameter) else "invalid_value"
+    problem = Problem(status=400, message=str(error), code=code, parameter=error.parameter)
+    if not isinstance(error, PromptTooLong):
+        return problem
+    return replace(
+        problem,
+        code="context_length_exceeded",
+        num_prompt_tokens=error.num_prompt_tokens,
+        max_model_len=error.max_model_len,
+    )
 
 
 def _retry_after(seconds: float) -> dict[str, str]:

@@ -15,7 +15,11 @@ from caudal.server.anthropic.error_shape import anthropic_shape
 from caudal.server.anthropic.messages import count_tokens, create_message
 from caudal.server.anthropic.models import by_client, get_model_info, list_model_infos
 from caudal.server.call import Endpoint
+from caudal.server.llamacpp.error_shape import llamacpp_shape
+from caudal.server.llamacpp.llamacpp_routes import LLAMACPP, SHARED
 from caudal.server.model_admin_routes import list_model_states, load_model, unload_model
+from caudal.server.ollama.error_shape import ollama_shape
+from caudal.server.ollama.ollama_routes import OLLAMA
 from caudal.server.openai.chat import chat_completions
 from caudal.server.openai.completions import completions
 from caudal.server.openai.embeddings import embeddings
@@ -45,6 +49,7 @@ STATUS: tuple[Row, ...] = (
     ("GET", "/health", health),
     ("GET", "/v1/health", health),
     ("GET", "/ping", health),
+    ("GET", "/api/hello", root),
     ("GET", "/version", version),
     ("GET", "/metrics", metrics),
 )
@@ -102,6 +107,9 @@ ADMIN: tuple[Row, ...] = (
 APIS: tuple[tuple[tuple[Row, ...], ErrorShape], ...] = (
     (STATUS, openai_shape),
     (MODELS, openai_shape),
+    (SHARED, openai_shape),  # before OPENAI: the first route of a path is the one that counts
+    (LLAMACPP, llamacpp_shape),
+    (OLLAMA, ollama_shape),
     (OPENAI, openai_shape),
     (ANTHROPIC, anthropic_shape),
     (RESPONSES, openai_shape),

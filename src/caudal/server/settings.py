@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+from caudal.server.model_facts import ModelFacts
+
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 
@@ -26,6 +28,7 @@ class ServedModel:
         context_length: what the file says that the model was made for; None if that is not known.
         kv_bytes_per_token: of its KV cache in float16; 0 if that is not known.
         error: why its file cannot be used; None if nothing is known against it.
+        facts: what its file says of it.
     """
 
     name: str
@@ -37,6 +40,7 @@ class ServedModel:
     context_length: int | None = None
     kv_bytes_per_token: int = 0
     error: str | None = None
+    facts: ModelFacts = field(default_factory=ModelFacts)
 
     def answers_to(self, name: str | None) -> bool:
         """Whether a request for this model name is for this model. No name means whatever is served."""

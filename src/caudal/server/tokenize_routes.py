@@ -1,4 +1,4 @@
-"""POST /tokenize and /detokenize, in vLLM's shapes."""
+"""POST /tokenize and /detokenize, in vLLM's shapes and llama-server's: the field that was sent decides."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from caudal.errors import InvalidParameter
 from caudal.server.conversation import read_conversation
+from caudal.server.llamacpp.text_routes import ContentFields, content_tokens
 from caudal.server.openai.chat_fields import conversation_of
 from caudal.server.openai.chat_protocol import CHAT_REFUSED, ChatMessage, ChatRequest, Tool
 from caudal.server.openai.sampling_fields import check_token_ids, refuse_unsupported
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A text (`prompt`) or a conversation (`messages`)."""
+    """A text (`prompt`), a conversation (`messages`), or what llama-server takes (`content`)."""
 
     model: str | None = None
     prompt: str | None = None
@@ -33,6 +34,10 @@ class TokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
     # Known, and refused as the chat endpoint refuses it.
     chat_template: Any = None
     return_token_strs: bool | None = None
+    content: Any = None
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
 
 
 class TokenizeResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,9 +57,10 @@ class DetokenizeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DetokenizeResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Their text."""
+    """Their text, under vLLM's name and llama-server's."""
 
     prompt: str
+    content: str
 
 
 _tokenize_decoder = msgspec.json.Decoder(TokenizeRequest)
@@ -66,6 +72,13 @@ async def tokenize(call: Call) -> Response:
     """Return token ids."""
     body = await call.body(_tokenize_decoder)
     model = await call.model(body.model)
+    if body.content is not None and body.prompt is None and body.messages is None:
+        fields = ContentFields(
+            add_special=body.add_special, parse_special=body.parse_special, with_pieces=body.with_pieces
+        )
+        return Response(
+            _encode(await content_tokens(body.content, fields, model, call.num_bytes)), media_type="application/json"
+        )
     ids = await _token_ids(body, model, num_chars=call.num_bytes)
     strings = [label(model.tokenizer.token_bytes(i)) for i in ids] if body.return_token_strs else None
     answer = TokenizeResponse(count=len(ids), max_model_len=model.max_model_len, tokens=ids, token_strs=strings)
@@ -86,7 +99,7 @@ async def _token_ids(body: TokenizeRequest, model: LoadedModel, *, num_chars: in
         return (await read_conversation(conversation_of(chat), model, num_chars=num_chars)).token_ids
     prompt = body.prompt
     if prompt is None:
-        message = "neither prompt nor messages is given; expected one of them"
+        message = "neither prompt, messages nor content is given; expected one of them"
         raise InvalidParameter(message, parameter="prompt")
     special = body.add_special_tokens is not False
     return await model.tokenize(
@@ -102,4 +115,4 @@ async def detokenize(call: Call) -> Response:
     text = await model.tokenize(
         lambda: model.tokenizer.decode(body.tokens, skip_special_tokens=False), len(body.tokens)
     )
-    return Response(_encode(DetokenizeResponse(prompt=text)), media_type="application/json")
+    return Response(_encode(DetokenizeResponse(prompt=text, content=text)), media_type="application/json")

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from caudal.tokenizer.fim_tokens import FimTokens
+
 
 class StreamDetokenizer(Protocol):
     """Turns token ids into text as they come, never half a character."""
@@ -30,6 +32,22 @@ class ServedTokenizer(Protocol):
         """The model's chat template, which also shows how it writes calls of tools; "" if it has none."""
 
     @property
+    def bos_token_id(self) -> int | None:
+        """The token that begins a text, None if the model has none."""
+
+    @property
+    def bos_token(self) -> str:
+        """Its text, "" if the model has none."""
+
+    @property
+    def eos_token(self) -> str:
+        """Text of the token that the file calls its end, "" if it names none."""
+
+    @property
+    def fim_tokens(self) -> FimTokens | None:
+        """The tokens for filling in the middle of a text; None if the model has none."""
+
+    @property
     def eos_token_ids(self) -> tuple[int, ...]:
         """Tokens that end an answer."""
 
@@ -45,6 +63,16 @@ class ServedTokenizer(Protocol):
         **variables: Any,
     ) -> list[int]:
         """Return the token ids of a conversation; raises TemplateError if the template refuses it."""
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """Return the text of a conversation's prompt; raises TemplateError if the template refuses it."""
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of token ids."""

@@ -16,6 +16,7 @@ from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 
 from caudal.errors import CheckpointError, UnsupportedFormat
 from caudal.tokenizer.chat_template import CHATML, ChatTemplate
+from caudal.tokenizer.fim_tokens import FimTokens, find_fim_tokens
 from caudal.tokenizer.freed_memory import give_back_freed_memory
 from caudal.tokenizer.gguf_vocabulary import CONTROL, UNKNOWN, USER_DEFINED, GgufVocabulary, read_vocabulary
 from caudal.tokenizer.pre_tokenizers import PreTokenizer, find_pre_tokenizer
@@ -58,13 +59,13 @@ def load_tokenizer(metadata: Mapping[str, object], *, path: object = None) -> To
     Raises UnsupportedFormat for a kind or pre-tokeniser that Caudal does not know, CheckpointError for keys that
     are missing or make no sense.
     """
-    tokenizer = _build(read_vocabulary(metadata, path=path), path)
+    tokenizer = _build(read_vocabulary(metadata, path=path), path, find_fim_tokens(metadata))
     # Building takes several times the memory of what is built, and the model's weights come next.
     give_back_freed_memory()
     return tokenizer
 
 
-def _build(vocabulary: GgufVocabulary, path: object) -> Tokenizer:
+def _build(vocabulary: GgufVocabulary, path: object, fim_tokens: FimTokens | None) -> Tokenizer:
     ids: dict[str, int] = {}
     for token_id, text in enumerate(vocabulary.tokens):
         ids.setdefault(text, token_id)
@@ -96,6 +97,7 @@ def _build(vocabulary: GgufVocabulary, path: object) -> Tokenizer:
             stop_ids=vocabulary.stop_ids,
         ),
         chat_template=_chat_template(vocabulary),
+        fim_tokens=fim_tokens,
     )
 
 

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     import tokenizers
 
     from caudal.tokenizer.chat_template import ChatTemplate
+    from caudal.tokenizer.fim_tokens import FimTokens
 
 _NO_TEMPLATE = (
     "this model has no chat template, it is a base model: use /v1/completions with a plain prompt, or an "
     "instruction-tuned version of the model"
 )
+_TOO_DEEP = "the messages, or what comes with them, are nested too deeply for the chat template"
 
 
 _LONG_TEXT_CHARS = 1 << 16
@@ -106,6 +108,7 @@ class Tokenizer:
         drop_space: decoding leaves out the first space of a text.
         bounds: tokens at the ends of texts.
         chat_template: None for a base model.
+        fim_tokens: for filling in the middle; None if the model has none.
     """
 
     def __init__(
@@ -117,6 +120,7 @@ class Tokenizer:
         drop_space: bool,
         bounds: Bounds,
         chat_template: ChatTemplate | None,
+        fim_tokens: FimTokens | None = None,
     ) -> None:
         self._encoder = encoder
         self._tokens = tokens
@@ -124,6 +128,7 @@ class Tokenizer:
         self._drop_space = drop_space
         self._bounds = bounds
         self.chat_template = chat_template
+        self.fim_tokens = fim_tokens
         self.special_ids = encoder.special_ids
 
     @property
@@ -186,11 +191,31 @@ class Tokenizer:
                 safe.messages, tools=safe.tools, add_generation_prompt=add_generation_prompt, **safe.kwargs
             )
         except RecursionError as error:
-            message = "the messages, or what comes with them, are nested too deeply for the chat template"
-            raise TemplateError(message, parameter="messages") from error
+            raise TemplateError(_TOO_DEEP, parameter="messages") from error
         if not safe.hidden:
             return self.encode(text, parse_special=True)
         return self._bounded(self._encoder.encode_with_hidden(text, safe.hidden))
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        *,
+        add_generation_prompt: bool = True,
+        **kwargs: Any,
+    ) -> str:
+        """Return the text of a conversation's prompt. Raises TemplateError.
+
+        Read as a prompt again, a control token's text inside a message becomes that token; encode_chat keeps it text.
+        """
+        if self.chat_template is None:
+            raise TemplateError(_NO_TEMPLATE, parameter="messages")
+        try:
+            return self.chat_template.render(
+                messages, tools=tools, add_generation_prompt=add_generation_prompt, **kwargs
+            )
+        except RecursionError as error:
+            raise TemplateError(_TOO_DEEP, parameter="messages") from error
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of token ids: what a Detokenizer gives for them. Bytes that are no UTF-8 become U+FFFD."""

@@ -6,7 +6,6 @@ Source: OpenAI API reference, "Embeddings". The official clients ask for base64 
 from __future__ import annotations
 
 import base64
-import secrets
 import struct
 from typing import TYPE_CHECKING
 
@@ -14,9 +13,8 @@ import msgspec
 
 from caudal.errors import InvalidParameter
 from caudal.server.generation_response import GenerationResponse
-from caudal.server.openai.sampling_fields import check_token_ids
 from caudal.server.openai.texts import read_texts
-from caudal.server.vector_reader import new_reading
+from caudal.server.vector_reader import readings_of
 from caudal.server.whole_answer import WholeAnswerWriter
 from caudal.vectors import normalized
 
@@ -72,7 +70,6 @@ async def embeddings(call: Call) -> Response:
     """Return a vector for each text."""
     body = await call.body(_decoder)
     model = await call.model(body.model)
-    model.require("embed")
     if body.encoding_format not in (None, "float", "base64"):
         message = f"encoding_format is {body.encoding_format!r}; expected 'float' or 'base64'"
         raise InvalidParameter(message, parameter="encoding_format")
@@ -81,18 +78,8 @@ async def embeddings(call: Call) -> Response:
         raise InvalidParameter(message, parameter="dimensions")
     texts = read_texts(body.input, "input", most=call.settings.max_open_requests)
     special = body.add_special_tokens is not False
-    tokens = await model.tokenize(
-        lambda: [
-            model.tokenizer.encode(text, add_special_tokens=special) if isinstance(text, str) else text
-            for text in texts
-        ],
-        call.num_bytes,
-    )
-    for token_ids in tokens:
-        check_token_ids(token_ids, model.tokenizer, "input")
-    id_ = f"embd-{secrets.token_hex(16)}"
-    answers = [new_reading(f"{id_}-{i}", ids, call, model, "input") for i, ids in enumerate(tokens)]
-    num_tokens = sum(map(len, tokens))
+    readings = await readings_of(texts, call, model, parameter="input", special=special)
+    num_tokens = readings.num_tokens
 
     def write(pieces: Sequence[Piece]) -> bytes:
         data = [
@@ -102,7 +89,7 @@ async def embeddings(call: Call) -> Response:
         usage = EmbeddingUsage(prompt_tokens=num_tokens, total_tokens=num_tokens)
         return _encode(EmbeddingList(data=data, model=body.model or model.name, usage=usage))
 
-    return GenerationResponse(call, model, answers=answers, writer=WholeAnswerWriter(write), stream=False)
+    return GenerationResponse(call, model, answers=readings.answers, writer=WholeAnswerWriter(write), stream=False)
 
 
 def vector_of(vector: list[float], body: EmbeddingRequest) -> list[float]:

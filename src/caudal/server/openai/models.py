@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.responses import Response
 
+from caudal.server.llamacpp.model_cards import card_extras, listed_model
 from caudal.server.model_directory import unknown_model
 
 if TYPE_CHECKING:
@@ -28,13 +29,19 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     parent: None = None
     max_model_len: int | None
     context_length: int | None
+    aliases: list[str]
+    tags: list[str]
+    architecture: dict[str, Any]
+    status: dict[str, Any]
+    meta: dict[str, Any]
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
-    """All models."""
+    """All models, and the same in Ollama's form, as llama-server has it."""
 
     object: str = "list"
     data: list[ModelCard]
+    models: list[dict[str, Any]]
 
 
 def card_of(context: ServerContext, model: ServedModel, name: str) -> ModelCard:
@@ -45,15 +52,22 @@ def card_of(context: ServerContext, model: ServedModel, name: str) -> ModelCard:
     loaded = next((each for each in context.models.loaded() if each.name == model.name), None)
     max_model_len = loaded.max_model_len if loaded is not None else model.context_length
     return ModelCard(
-        id=name, created=model.created, root=model.name, max_model_len=max_model_len, context_length=max_model_len
+        id=name,
+        created=model.created,
+        root=model.name,
+        max_model_len=max_model_len,
+        context_length=max_model_len,
+        **card_extras(context, model),
     )
 
 
 async def list_models(call: Call) -> Response:
     """List what the key may use, loaded or not."""
     await call.context.models.refresh()
-    cards = [card_of(call.context, model, name) for model in call.served() for name in (model.name, *model.aliases)]
-    return Response(_encode(ModelList(data=cards)), media_type="application/json")
+    named = [(model, name) for model in call.served() for name in (model.name, *model.aliases)]
+    cards = [card_of(call.context, model, name) for model, name in named]
+    models = [listed_model(model, name) for model, name in named]
+    return Response(_encode(ModelList(data=cards, models=models)), media_type="application/json")
 
 
 async def get_model(call: Call) -> Response:
