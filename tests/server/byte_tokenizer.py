@@ -12,6 +12,7 @@ class ByteTokenizer:
     vocab_size = 260
     eos_token_ids = (EOS,)
     chat_template_source = ""
+    control_tokens = {"<|256|>": BOS, "<|257|>": EOS, "<|258|>": 258, "<|259|>": 259}  # noqa: RUF012 - never changed
 
     def encode(self, text, *, add_special_tokens=True, parse_special=False):  # noqa: ARG002 - bytes have no special text
         return [BOS] * add_special_tokens + list(text.encode())

@@ -47,6 +47,8 @@ class ScriptedEngine:
         self.running = []
         self.num_steps = self.num_prompt = self.num_generated = self.num_hits = 0
         self.seen = []
+        self.vocabulary = None
+        self.grammars = []
 
     @property
     def has_work(self):
@@ -58,6 +60,7 @@ class ScriptedEngine:
             raise Overloaded(message)
         cached = max((_common(old, request.prompt_token_ids) for old in self.seen), default=0) // 16 * 16
         self.seen = [*self.seen[-15:], request.prompt_token_ids]
+        self.grammars.append(request.grammar)
         self.num_prompt += len(request.prompt_token_ids)
         self.num_hits += cached
         self.waiting.append(_Script(request, cached))
@@ -66,6 +69,9 @@ class ScriptedEngine:
     def _start(self):
         while self.waiting and len(self.running) < self.config.max_num_seqs:
             self.running.append(self.waiting.pop(0))
+
+    def know_vocabulary(self, vocabulary):
+        self.vocabulary = vocabulary
 
     def abort(self, request_id):
         for scripts in (self.waiting, self.running):
