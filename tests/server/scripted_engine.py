@@ -10,7 +10,7 @@ import os
 import re
 import time
 
-from caudal.errors import CheckpointError, Overloaded
+from caudal.errors import CheckpointError, InvalidParameter, Overloaded
 from caudal.messages import EngineReady, EngineStats, TokenLogprobs, Update
 
 ORDER = re.compile(r"(slow-)?(say|loop):(.*?)(?:\n<|$)", re.DOTALL)
@@ -61,6 +61,9 @@ class ScriptedEngine:
         cached = max((_common(old, request.prompt_token_ids) for old in self.seen), default=0) // 16 * 16
         self.seen = [*self.seen[-15:], request.prompt_token_ids]
         self.grammars.append(request.grammar)
+        if request.grammar and self.vocabulary is None:
+            message = "a grammar came before the vocabulary"
+            raise InvalidParameter(message)
         self.num_prompt += len(request.prompt_token_ids)
         self.num_hits += cached
         self.waiting.append(_Script(request, cached))

@@ -98,7 +98,7 @@ class _Process:
     """One process, used by one thread at a time."""
 
     def __init__(self) -> None:
-        self._process = subprocess.Popen(  # noqa: S603 - this interpreter, a module of ours
+        self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "caudal.constrain.check_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

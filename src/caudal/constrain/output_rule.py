@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from caudal.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 Kind = Literal["json_schema", "json_object", "regex", "choice", "grammar", "lark"]
 MAX_GRAMMAR_CHARS = 1 << 18
@@ -133,24 +133,40 @@ def quoted(text: str) -> str:
 
 def _shown(value: object) -> str:
     text = repr(value)
-    return text if len(text) <= 80 else f"{text[:80]}…"  # noqa: PLR2004 - what fits a message
+    return text if len(text) <= 80 else f"{text[:80]}…"
 
 
-def after(before: Sequence[str], members: Sequence[str], terminals: str = "") -> str:
-    """Return the grammar of answers that have `before`, expressions of Lark, in front of what one of `members` allows.
+def literal(text: str, control_tokens: Mapping[str, int]) -> str:
+    """Return an expression of Lark for exactly this text, whose control tokens are those tokens."""
+    pieces = [text]
+    if control_tokens:
+        longest_first = sorted(control_tokens, key=len, reverse=True)
+        pieces = re.split("(" + "|".join(map(re.escape, longest_first)) + ")", text)
+    written = [f"<[{control_tokens[p]}]>" if p in control_tokens else quoted(p) for p in pieces if p]
+    return " ".join(written) or quoted("")
+
+
+def after(before: Sequence[str], grammar: str, rules: str) -> str:
+    """Return the grammar of answers that have `before`, expressions of Lark, in front of what another allows.
 
     Args:
         before: expressions, all of which come first, in this order.
-        members: grammars, as `grammar_of` and `lark` return them.
-        terminals: rules that `before` uses.
+        grammar: as `grammar_of` and `lark` return it, and without parts of its own.
+        rules: that `before` uses.
     """
-    parts, names = [], []
-    for index, text in enumerate(members):
-        first, *others = json.loads(text)["grammars"]
-        names.append(f"@part{index}")
-        parts += [{**first, "name": f"part{index}"}, *others]
-    start = " ".join([*before, f"({' | '.join(names)})"])
-    return json.dumps({"grammars": [{"lark_grammar": f"start: {start}\n{terminals}"}, *parts]}, ensure_ascii=False)
+    (member,) = json.loads(grammar)["grammars"]
+    first = {"lark_grammar": f"start: {' '.join([*before, '@answer'])}\n{rules}"}
+    return json.dumps({"grammars": [first, {**member, "name": "answer"}]}, ensure_ascii=False)
+
+
+def either(grammars: Sequence[str]) -> str:
+    """Return the grammar of answers that one of several grammars allows, of which only one has parts of its own."""
+    names, parts = [], []
+    for index, grammar in enumerate(grammars):
+        first, *others = json.loads(grammar)["grammars"]
+        names.append(f"@way{index}")
+        parts += [{**first, "name": f"way{index}"}, *others]
+    return json.dumps({"grammars": [{"lark_grammar": f"start: {' | '.join(names)}"}, *parts]}, ensure_ascii=False)
 
 
 def lark(text: str) -> str:

@@ -87,7 +87,7 @@ class GrammarDrafter:
 
         try:
             return tuple(self._threads.call(work, MASK_TIMEOUT_S))
-        except BaseException as error:  # noqa: BLE001 - a panic in native code is no Exception
+        except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
             constraint.failure = failure_of(error)
@@ -133,7 +133,7 @@ class Constraints:
     def __init__(self, vocab_size: int, num_threads: int) -> None:
         self._vocab_size = vocab_size
         self._num_words = (vocab_size + 31) // 32
-        self.threads = GrammarThreads(max(1, min(num_threads, 4)))
+        self.threads = GrammarThreads(max(2, min(num_threads, 4)))
         self._builders = GrammarThreads(2)
         self._table: Job[TokenTable] | None = None
         self._prepared: OrderedDict[str, Matcher] = OrderedDict()
@@ -275,9 +275,9 @@ class Constraints:
         return step
 
     def finish_masks(self, step: StepMasks) -> list[tuple[str, str]]:
-        """Wait for a step's masks; return the requests whose grammar failed, and why. Their rows may sample anything."""
-        self.threads.wait_all([job for job, _, _ in step.jobs], MASK_TIMEOUT_S)
-        late = [job for job, _, _ in step.jobs if not job.is_done]
+        """Wait for a step's masks; return the requests whose grammar failed, and why. Their rows sample anything."""
+        if not self.threads.wait_all([job for job, _, _ in step.jobs], MASK_TIMEOUT_S):
+            self._masks = np.zeros((0, self._num_words), np.uint32)  # the old ones may still be written to
         failed = []
         for job, request_id, rows in step.jobs:
             constraint = self._by_request_id[request_id]
@@ -286,10 +286,6 @@ class Constraints:
             constraint.failure = failure_of(job.error or TimeoutError())
             step.mask_rows[(step.mask_rows >= rows.start) & (step.mask_rows < rows.stop)] = -1
             failed.append((request_id, constraint.failure))
-        for job in late:
-            self.threads.give_up(job)
-        if late:
-            self._masks = np.zeros((0, self._num_words), np.uint32)  # the old ones may still be written to
         return failed
 
 

@@ -11,9 +11,9 @@ import msgspec
 from caudal.core.request import FinishReason, Request, SequenceUpdate
 from caudal.core.scheduler import Scheduler, SchedulerConfig
 from caudal.engine.prompt_logprobs import PromptLogprobs
+from caudal.engine.request_table import refusal
 from caudal.engine.sampling_batch import RowSampling, SamplingArrays
 from caudal.engine.step_batch import StepArrays
-from caudal.engine.request_table import refusal
 from caudal.errors import InvalidParameter, Overloaded, RequestError
 from caudal.messages import EngineReady, EngineStats, TokenLogprobs, Update
 
@@ -130,7 +130,7 @@ class Engine:
         for request, matcher in constraints.built():
             try:
                 if isinstance(matcher, str):
-                    raise InvalidParameter(matcher, parameter="grammar")  # noqa: TRY301 - refused like any other
+                    raise InvalidParameter(matcher, parameter="grammar")
                 self._add(request, constraints.begin(request, matcher))
             except (RequestError, Overloaded) as error:
                 constraints.forget(request.request_id)

@@ -9,7 +9,7 @@ import weakref
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 Result = TypeVar("Result")
 MAX_LOST = 4
@@ -25,6 +25,7 @@ class Job(Generic[Result]):
         self.error: BaseException | None = None
         self.has_begun = False
         self.is_given_up = False
+        self.is_replaced = False
 
     def run(self) -> None:
         """Do it; for the thread."""
@@ -88,17 +89,30 @@ class GrammarThreads:
             raise TimeoutError
         return job.result()
 
-    def wait_all(self, jobs: list[Job[Result]], timeout_s: float) -> None:
-        """Wait for jobs, all of them together at most so long."""
-        due_s = time.monotonic() + timeout_s
-        for job in jobs:
-            if not job.wait(max(0.0, due_s - time.monotonic())):
-                return
+    def wait_all(self, jobs: Sequence[Job[Result]], timeout_s: float) -> bool:
+        """Wait for jobs, each at most so long from when a thread took it. Return whether all ended; others are given up.
+
+        Jobs that stand behind one that does not end get the thread that takes its place.
+        """
+        late = False
+        waiting = list(jobs)
+        while waiting:
+            due_s = time.monotonic() + timeout_s
+            for job in waiting:
+                job.wait(max(0.0, due_s - time.monotonic()))
+            waiting = [job for job in waiting if not job.is_done]
+            begun = [job for job in waiting if job.has_begun]
+            for job in begun:
+                self.give_up(job)
+            waiting = [job for job in waiting if not job.has_begun]
+            late = late or bool(begun)
+        return not late
 
     def give_up(self, job: Job[Result]) -> None:
         """Expect nothing of a job any more. Its thread leaves if it ever ends, and another takes its place."""
         job.is_given_up = True
         if job.has_begun:
+            job.is_replaced = True
             self._lost.append(job)  # type: ignore[arg-type]  # as above
             self._start()
 
@@ -111,7 +125,7 @@ def _run_jobs(jobs: queue.SimpleQueue[Job[object] | None]) -> None:
     """Do jobs until there is a None, or one was given up meanwhile."""
     while (job := jobs.get()) is not None:
         job.run()
-        if job.is_given_up:
+        if job.is_replaced:
             return
 
 

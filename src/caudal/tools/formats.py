@@ -15,6 +15,8 @@ class AnswerFormat:
 
     name = "plain"
     markers: tuple[str, ...] = ()
+    reasoning: Any = None
+    is_harmony = False
 
     def opens_reasoning(self, prompt_tail: str) -> bool:
         """Return False."""
@@ -23,6 +25,18 @@ class AnswerFormat:
     def parser(self, *, tools: Sequence[Mapping[str, Any]], reasoning: bool, opens_reasoning: bool) -> AnswerParser:
         """Return a parser."""
         return PlainParser()
+
+    def call_grammar(
+        self,
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        parallel: bool,
+        required: bool,
+        control_tokens: Mapping[str, int],
+        opens_reasoning: bool = False,
+    ) -> str:
+        """Return that there is none."""
+        return ""
 
 
 def format_of(template_source: str) -> AnswerFormat:
