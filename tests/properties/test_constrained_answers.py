@@ -70,7 +70,7 @@ def same(a, b):
     return json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
 
 
-def obeys(value, schema):
+def obeys(value, schema):  # noqa: PLR0911 - a line for each keyword
     """JSON Schema's meaning of the keywords above (draft 2020-12)."""
     if "anyOf" in schema:
         return any(obeys(value, option) for option in schema["anyOf"])

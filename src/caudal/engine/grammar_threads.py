@@ -90,9 +90,9 @@ class GrammarThreads:
         return job.result()
 
     def wait_all(self, jobs: Sequence[Job[Result]], timeout_s: float) -> bool:
-        """Wait for jobs, each at most so long from when a thread took it. Return whether all ended; others are given up.
+        """Wait for jobs, about so long from when a thread took them; return whether all ended.
 
-        Jobs that stand behind one that does not end get the thread that takes its place.
+        Those that did not are given up. Jobs that stand behind one that does not end get the thread that takes its place.
         """
         late = False
         waiting = list(jobs)
