@@ -138,7 +138,7 @@ def test_speculation_changes_nothing(alone, make_engine, requests, together):
 
 
 def test_cached_and_preempted_is_alone(alone, make_engine, requests):
-    tight = make_engine(enable_prefix_caching=True, kv_cache_bytes=14 * 32 * 23040)
+    tight = make_engine(enable_prefix_caching=True, block_size=16, kv_cache_bytes=14 * 16 * 23040)
     assert answers(tight, requests) == alone
     assert tight.stats().num_preemptions > 0
 

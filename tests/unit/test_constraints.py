@@ -151,6 +151,49 @@ def test_a_grammar_that_hangs_fails_alone(engine, monkeypatch, num_behind):
     release.set()
 
 
+def test_a_guess_that_hangs_fails_its_request_alone(engine, monkeypatch):
+    monkeypatch.setattr(constraints, "MASK_TIMEOUT_S", 0.2)
+    release = threading.Event()
+    lone = run(engine, request("good"))
+    monkeypatch.setattr(Matcher, "forced", lambda _: release.wait(30))
+    (said,) = run(engine, request("bad")).values()
+    assert said[1] == "error"
+    assert said[2].startswith("the grammar of this answer took more than")
+    monkeypatch.undo()
+    assert run(engine, request("good")) == lone
+    release.set()
+
+
+def test_masks_of_a_step_that_failed_do_not_reach_the_next(engine, monkeypatch):
+    """The forward pass fails while a thread has not begun to write; it writes during the next step."""
+    release = threading.Event()
+    real = Matcher.fill_masks
+    late = []
+
+    def slow(self, *args):
+        if not late:
+            late.append(self)
+            release.wait(30)
+        return real(self, *args)
+
+    lone = run(engine, request("good", TWO))
+    monkeypatch.setattr(Matcher, "fill_masks", slow)
+    forward = engine._runner.forward
+
+    def failing(_):
+        monkeypatch.setattr(engine._runner, "forward", forward)
+        raise RuntimeError
+
+    monkeypatch.setattr(engine._runner, "forward", failing)
+    engine.add_request(request("bad"))
+    while engine.has_work:
+        engine.step()
+    before = engine._constraints._masks
+    assert run(engine, request("good", TWO)) == lone
+    assert engine._constraints._masks is not before
+    release.set()
+
+
 def test_a_grammar_that_cannot_be_built_is_refused(engine):
     engine.add_request(request("bad", '{"grammars": [{"lark_grammar": "start: ("}]}'))
     engine.add_request(request("worse", "no JSON"))

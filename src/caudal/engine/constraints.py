@@ -140,6 +140,7 @@ class Constraints:
         self._building: dict[str, tuple[AddRequest, Job[Matcher], float]] = {}
         self._by_request_id: dict[str, Constraint] = {}
         self._masks = np.zeros((0, self._num_words), np.uint32)
+        self._are_in_use = False  # by threads of a step that failed, or that did not come back
 
     # Before a request is scheduled
 
@@ -265,8 +266,9 @@ class Constraints:
             num_masks += size
         if not wanted:
             return None
-        if len(self._masks) < num_masks:
+        if self._are_in_use or len(self._masks) < num_masks:
             self._masks = np.zeros((2 * num_masks, self._num_words), np.uint32)
+        self._are_in_use = True
         step = StepMasks(self._masks, np.array(mask_rows, np.int32))
         for row, seq, constraint, first in wanted:
             rows = slice(first, first + 1 + len(row.draft))
@@ -276,14 +278,13 @@ class Constraints:
 
     def finish_masks(self, step: StepMasks) -> list[tuple[str, str]]:
         """Wait for a step's masks; return the requests whose grammar failed, and why. Their rows sample anything."""
-        if not self.threads.wait_all([job for job, _, _ in step.jobs], MASK_TIMEOUT_S):
-            self._masks = np.zeros((0, self._num_words), np.uint32)  # the old ones may still be written to
+        self._are_in_use = not self.threads.wait_all([job for job, _, _ in step.jobs], MASK_TIMEOUT_S)
         failed = []
         for job, request_id, rows in step.jobs:
             constraint = self._by_request_id[request_id]
             if job.is_done and job.error is None:
                 continue
-            constraint.failure = failure_of(job.error or TimeoutError())
+            constraint.failure = constraint.failure or failure_of(job.error or TimeoutError())
             step.mask_rows[(step.mask_rows >= rows.start) & (step.mask_rows < rows.stop)] = -1
             failed.append((request_id, constraint.failure))
         return failed

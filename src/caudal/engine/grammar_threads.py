@@ -92,7 +92,7 @@ class GrammarThreads:
     def wait_all(self, jobs: Sequence[Job[Result]], timeout_s: float) -> bool:
         """Wait for jobs, about so long from when a thread took them; return whether all ended.
 
-        Those that did not are given up. Jobs that stand behind one that does not end get the thread that takes its place.
+        Those that did not are given up; jobs behind them get the threads that take their place.
         """
         late = False
         waiting = list(jobs)
