@@ -84,6 +84,23 @@ void keep_likeliest(Candidate c, size_t wanted, std::vector<Candidate>& heap) {
   std::push_heap(heap.begin(), heap.end(), likelier);
 }
 
+// Makes the logits of tokens whose bit is not set -inf. Most words of a mask are all ones or all zeros.
+void ban_masked(const uint32_t* mask, std::vector<float>& logits) {
+  constexpr size_t kBits = 32;
+  for (size_t first = 0; first < logits.size(); first += kBits) {
+    const uint32_t word = mask[first / kBits];
+    if (word == ~uint32_t{0}) continue;
+    const size_t count = std::min(kBits, logits.size() - first);
+    if (word == 0) {
+      std::fill_n(logits.begin() + static_cast<std::ptrdiff_t>(first), count, -HUGE_VALF);
+      continue;
+    }
+    for (size_t bit = 0; bit < count; ++bit) {
+      if ((word >> bit & 1U) == 0) logits[first + bit] = -HUGE_VALF;
+    }
+  }
+}
+
 // Whether so many blocks of the vocabulary reach a logit that sorting those who do would take long.
 bool is_spread(float lowest, const std::vector<float>& maxima) {
   constexpr size_t kFewBlocks = 16;
@@ -102,14 +119,15 @@ double Sampler::uniform(uint64_t seed, int64_t position) {
   return static_cast<double>(mix(mix(x)) >> 40) * 0x1p-24;
 }
 
-// Penalties in the order repetition, presence and frequency, then the bias.
+// Penalties in the order repetition, presence and frequency, then the bias, then the mask.
 const float* Sampler::edited_logits(const SamplingArgs& a, int row, Workspace& w) const {
   const float* raw = a.logits + static_cast<size_t>(a.rows[row]) * a.logits_stride;
   const int history_begin = a.history_starts[row], history_end = a.history_starts[row + 1];
-  if (history_begin == history_end && a.bias_starts[row] == a.bias_starts[row + 1]) return raw;
+  const int mask = a.mask_rows == nullptr ? -1 : a.mask_rows[row];
+  if (history_begin == history_end && a.bias_starts[row] == a.bias_starts[row + 1] && mask < 0) return raw;
   const auto size = static_cast<size_t>(a.vocabulary);
   w.logits.assign(raw, raw + size);
-  w.counts.assign(size, -1);  // -1 unseen, else how often in the answer
+  if (history_begin != history_end) w.counts.assign(size, -1);  // -1 unseen, else how often in the answer
   for (int i = history_begin; i < history_end; ++i) {
     const auto id = static_cast<size_t>(a.history_ids[i]);
     if (w.counts[id] < 0) {
@@ -130,6 +148,7 @@ const float* Sampler::edited_logits(const SamplingArgs& a, int row, Workspace& w
   for (int i = a.bias_starts[row]; i < a.bias_starts[row + 1]; ++i) {
     w.logits[static_cast<size_t>(a.bias_ids[i])] += a.bias_values[i];
   }
+  if (mask >= 0) ban_masked(a.masks + static_cast<size_t>(mask) * a.mask_words, w.logits);
   return w.logits.data();
 }
 

@@ -39,6 +39,9 @@ struct SamplingArgs {
   const float* bias_values;
   const int32_t* num_logprobs;
   int max_logprobs;
+  const int32_t* mask_rows;  // [num_rows], which mask says what a row may choose; -1: anything. Null: no row has one.
+  const uint32_t* masks;     // [masks][mask_words], bit i % 32 of word i / 32: whether token i may be chosen
+  size_t mask_words;
 };
 
 struct SamplingResult {

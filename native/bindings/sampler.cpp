@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <optional>
 
 #include "arrays.h"
 #include "dispatch.h"
@@ -46,6 +47,35 @@ void check_starts(const Array1<int32_t>& starts, size_t rows, size_t total, cons
   for (size_t i = 0; i < rows; ++i) rising = rising && s[i] <= s[i + 1];
   if (!rising) throw std::invalid_argument(std::string(name) + ": expected offsets that rise from 0 to the end");
 }
+
+// The masks of a SamplingBatch, if it has some.
+struct Masks {
+  std::optional<Array1<int32_t>> rows;
+  std::optional<nb::ndarray<const uint32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>> words;
+
+  explicit Masks(nb::handle batch) {
+    if (batch.attr("masks").is_none()) return;
+    rows = nb::cast<Array1<int32_t>>(batch.attr("mask_rows"));
+    words = nb::cast<nb::ndarray<const uint32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>>(batch.attr("masks"));
+  }
+
+  void check(size_t n, int vocabulary) const {
+    if (!rows) return;
+    expect_length(*rows, n, "mask_rows");
+    const auto wanted = static_cast<size_t>((vocabulary + 31) / 32);
+    if (words->shape(1) != wanted) {
+      throw std::invalid_argument("masks: rows of " + std::to_string(words->shape(1)) + " words; expected " +
+                                  std::to_string(wanted) + " for a vocabulary of " + std::to_string(vocabulary));
+    }
+    for (size_t i = 0; i < n; ++i) {
+      const int32_t row = rows->data()[i];
+      if (row < -1 || (row >= 0 && static_cast<size_t>(row) >= words->shape(0))) {
+        throw std::invalid_argument("mask_rows: mask " + std::to_string(row) + " of " +
+                                    std::to_string(words->shape(0)) + "; expected -1 for none");
+      }
+    }
+  }
+};
 
 // The fields of a SamplingBatch, by name, as arrays that stay alive while the call lasts.
 struct Fields {
@@ -105,6 +135,7 @@ struct Fields {
 nb::tuple sample(Sampler& sampler, nb::ndarray<const float, nb::ndim<2>, nb::device::cpu> logits, nb::handle batch,
                  int maxima_at) {
   Fields f(batch);
+  const Masks masks(batch);
   const size_t n = f.rows.shape(0);
   const int vocabulary = static_cast<int>(logits.shape(1));
   if (vocabulary < 1 || logits.stride(1) != 1) throw std::invalid_argument("logits: expected rows of adjacent floats");
@@ -116,6 +147,7 @@ nb::tuple sample(Sampler& sampler, nb::ndarray<const float, nb::ndim<2>, nb::dev
                                 " floats in " + std::to_string(logits.stride(0)));
   }
   f.check(n, vocabulary, logits.shape(0));
+  masks.check(n, vocabulary);
   int most = 0;
   for (size_t i = 0; i < n; ++i) most = std::max(most, f.num_logprobs.data()[i]);
   auto token_ids = owned_array<int32_t>(n, 1);
@@ -146,7 +178,10 @@ nb::tuple sample(Sampler& sampler, nb::ndarray<const float, nb::ndim<2>, nb::dev
                     f.bias_ids.data(),
                     f.bias_values.data(),
                     f.num_logprobs.data(),
-                    most};
+                    most,
+                    masks.rows ? masks.rows->data() : nullptr,
+                    masks.words ? masks.words->data() : nullptr,
+                    masks.words ? masks.words->shape(1) : 0};
   SamplingResult result{token_ids.data(), logprobs.data(), ranks.data(), top_ids.data(), top_logprobs.data()};
   {
     nb::gil_scoped_release unlocked;

@@ -12,11 +12,13 @@ import msgspec
 
 from caudal.checkpoint import open_checkpoint
 from caudal.config import EngineConfig
+from caudal.constrain.output_rule import grammar_of
 from caudal.engine.engine import Engine
 from caudal.engine.load import load_engine_from
+from caudal.engine.request_table import error_from_kind
 from caudal.errors import CaudalError, EngineDead, EngineUnavailable, InvalidParameter, Overloaded
 from caudal.hub.resolve import resolve
-from caudal.messages import AddRequest
+from caudal.messages import AddRequest, Vocabulary
 from caudal.sampling_params import SamplingParams
 from caudal.tokenizer.from_gguf import load_tokenizer
 from caudal.tokenizer.stop_strings import StopMatcher
@@ -25,6 +27,7 @@ from caudal.vectors import normalized
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from caudal.constrain.output_rule import OutputRule
     from caudal.engine.pooling_engine import PoolingEngine
     from caudal.messages import TokenLogprobs, Update
     from caudal.tokenizer.tokenizer import Tokenizer
@@ -115,7 +118,7 @@ class _OpenRequest:
     def __init__(self, answer: _Answer) -> None:
         self.answer = answer
         self.chunks: deque[Chunk] = deque()
-        self.error: str | None = None
+        self.error: CaudalError | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -126,8 +129,11 @@ class _OpenRequest:
         """Keep what an update brings."""
         if self.has_ended:
             return
-        self.error = update.error
-        if self.error is None:
+        if update.error_kind is not None:
+            self.error = error_from_kind(update.error_kind, update.error or "", update.error_parameter)
+        elif update.error is not None:
+            self.error = EngineDead(update.error)
+        else:
             self.chunks.append(self.answer.take(update))
 
     def read(self) -> list[Chunk]:
@@ -135,9 +141,10 @@ class _OpenRequest:
 
         Raises:
             EngineDead: there are none, and the engine failed while it served the request.
+            RequestError, Overloaded: the engine refused the request.
         """
         if not self.chunks and self.error is not None:
-            raise EngineDead(self.error)
+            raise self.error
         unread = list(self.chunks)
         self.chunks.clear()
         return unread
@@ -168,6 +175,7 @@ class LLM:
         self._ids = itertools.count()
         self._open: dict[str, _OpenRequest] = {}
         self._is_closed = False
+        self._knows_vocabulary = False
 
     def __enter__(self) -> Self:
         return self
@@ -180,8 +188,12 @@ class LLM:
         self._is_closed = True
         self._deliver(self.engine.fail_all("the LLM was closed before the answer was complete"))
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[Chunk]:
+    def stream(
+        self, prompt: Prompt, params: SamplingParams | None = None, *, output: OutputRule | None = None
+    ) -> Iterator[Chunk]:
         """Yield one answer piece by piece; closing the iterator aborts it. `params.n` must be 1.
+
+        `output` says what the answer must look like.
 
         Raises:
             PromptTooLong, InvalidParameter: the request can never be served.
@@ -189,7 +201,7 @@ class LLM:
             EngineUnavailable: the LLM is closed.
             EngineDead: the engine failed while it served the request.
         """
-        request = self._request(prompt, params or SamplingParams())
+        request = self._request(prompt, params or SamplingParams(), self._grammar(output))
         chunks = self._chunks(request)
         next(chunks)  # adds the request, so that a refusal is raised here and closing the iterator always aborts
         return cast("Iterator[Chunk]", chunks)
@@ -210,12 +222,16 @@ class LLM:
         if self._is_closed:
             message = "this LLM is closed; make a new one"
             raise EngineUnavailable(message)
+        self._writer().add_request(request)
+        opened = self._open[request.request_id] = _OpenRequest(_Answer(self.tokenizer, request))
+        return opened
+
+    def _writer(self) -> Engine:
+        """Return the engine of a model that writes text."""
         if not isinstance(self.engine, Engine):
             message = "this model makes embeddings and writes no text; use embed()"
             raise InvalidParameter(message, parameter="model")
-        self.engine.add_request(request)
-        opened = self._open[request.request_id] = _OpenRequest(_Answer(self.tokenizer, request))
-        return opened
+        return self.engine
 
     def _forget(self, request_id: str) -> None:
         """Drop a request, in the engine too unless it has ended there."""
@@ -228,7 +244,7 @@ class LLM:
         if not self.engine.has_work:
             for opened in self._open.values():
                 if not opened.has_ended:  # a step that was interrupted took the request along
-                    opened.error = "the request was lost when a step was interrupted; ask again"
+                    opened.error = EngineDead("the request was lost when a step was interrupted; ask again")
 
     def _deliver(self, updates: Sequence[Update]) -> None:
         for update in updates:
@@ -240,25 +256,36 @@ class LLM:
                 self.engine.abort(update.request_id)  # a stop string ends an answer before the engine does
 
     def chat_stream(
-        self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None, **template: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        *,
+        output: OutputRule | None = None,
+        **template: Any,
     ) -> Iterator[Chunk]:
         """Yield the answer to a conversation piece by piece. Raises TemplateError as well."""
-        return self.stream(self.tokenizer.encode_chat(messages, **template), params)
+        return self.stream(self.tokenizer.encode_chat(messages, **template), params, output=output)
 
     def generate(
-        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None = None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        output: OutputRule | None = None,
     ) -> list[Completion]:
         """Return the answers to all prompts, computed together, in order; `n` answers in a row for each prompt.
 
         Args:
             prompts: texts or lists of token ids.
             params: for all prompts, or one for each.
+            output: what every answer must look like.
         """
+        grammar = self._grammar(output)
         many = _as_list(prompts)
         each = [params] * len(many) if isinstance(params, SamplingParams) else list(params or ())
         each = each or [SamplingParams()] * len(many)
         requests = [
-            self._request(prompt, _nth_answer(p, index))
+            self._request(prompt, _nth_answer(p, index), grammar)
             for prompt, p in zip(many, each, strict=True)
             for index in range(p.n)
         ]
@@ -291,10 +318,15 @@ class LLM:
         return added
 
     def chat(
-        self, messages: Sequence[Mapping[str, Any]], params: SamplingParams | None = None, **template: Any
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        params: SamplingParams | None = None,
+        *,
+        output: OutputRule | None = None,
+        **template: Any,
     ) -> Completion:
         """Return the answer to a conversation."""
-        return self.generate([self.tokenizer.encode_chat(messages, **template)], params)[0]
+        return self.generate([self.tokenizer.encode_chat(messages, **template)], params, output=output)[0]
 
     def embed(self, texts: Prompt | Sequence[Prompt], *, normalize: bool = True) -> list[list[float]]:
         """Return a vector for each text; of a reranker's model its scores, which are not to be normalized.
@@ -333,13 +365,30 @@ class LLM:
                 return
             waiting.popleft()
 
-    def _request(self, prompt: Prompt, params: SamplingParams) -> AddRequest:
+    def _grammar(self, output: OutputRule | None) -> str:
+        """Return the grammar of a rule, and tell the engine its vocabulary before the first one."""
+        if output is None:
+            return ""
+        if not self._knows_vocabulary:
+            tokenizer = self.tokenizer
+            self._writer().know_vocabulary(
+                Vocabulary(
+                    tokens=[tokenizer.token_bytes(token_id) for token_id in range(tokenizer.vocab_size)],
+                    special_ids=sorted(tokenizer.special_ids),
+                    eos_token_ids=list(tokenizer.eos_token_ids),
+                )
+            )
+            self._knows_vocabulary = True
+        return grammar_of(output)
+
+    def _request(self, prompt: Prompt, params: SamplingParams, grammar: str = "") -> AddRequest:
         token_ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         return AddRequest(
             request_id=f"local-{next(self._ids)}",
             prompt_token_ids=token_ids,
             params=params,
             eos_token_ids=self.tokenizer.eos_token_ids,
+            grammar=grammar,
         )
 
 

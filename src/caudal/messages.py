@@ -34,6 +34,20 @@ class AbortRequest(msgspec.Struct, frozen=True, tag="abort", kw_only=True):
     request_id: str
 
 
+class Vocabulary(msgspec.Struct, frozen=True, tag="vocabulary", kw_only=True):
+    """What tokens stand for, which an engine needs for grammars and cannot know. Sent before the first of them.
+
+    Attributes:
+        tokens: the bytes of every token id.
+        special_ids: control tokens, which no text consists of.
+        eos_token_ids: tokens that end an answer.
+    """
+
+    tokens: list[bytes]
+    special_ids: list[int]
+    eos_token_ids: list[int]
+
+
 class Shutdown(msgspec.Struct, frozen=True, tag="shutdown", kw_only=True):
     """Leave: at once, or after the running requests have finished."""
 
@@ -136,7 +150,7 @@ class EngineFailed(msgspec.Struct, frozen=True, tag="failed", kw_only=True):
     error: str
 
 
-ToEngine = AddRequest | AbortRequest | Shutdown
+ToEngine = AddRequest | AbortRequest | Vocabulary | Shutdown
 FromEngine = Updates | EngineStats | EngineReady | EngineFailed
 
 encode = msgspec.msgpack.Encoder().encode

@@ -19,7 +19,16 @@ ROOMS = {
     "checkpoint": ("caudal.errors", "caudal.quant"),
     "models": (*OPEN, "caudal.backends.base", "caudal.checkpoint"),
     "backends": (*OPEN, "caudal._native", "caudal.quant", "caudal.checkpoint", "caudal.engine.step_batch"),
-    "engine": (*OPEN, "caudal.core", "caudal.models", "caudal.backends", "caudal.checkpoint", "caudal.quant"),
+    "constrain": ("caudal.errors",),
+    "engine": (
+        *OPEN,
+        "caudal.constrain",
+        "caudal.core",
+        "caudal.models",
+        "caudal.backends",
+        "caudal.checkpoint",
+        "caudal.quant",
+    ),
     "tokenizer": (*OPEN, "caudal.checkpoint"),
     "tools": ("caudal.errors",),
     "hub": (*OPEN, "caudal.checkpoint"),
@@ -38,6 +47,7 @@ ONLY_IN = {
     "jinja2": ("tokenizer",),
     "click": ("cli",),
     "huggingface_hub": ("hub",),
+    "llguidance": ("constrain",),
     "numpy": ("quant", "checkpoint", "backends", "engine"),
 }
 # Standard modules by which a room that must not touch files would touch them.

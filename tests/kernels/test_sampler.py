@@ -256,3 +256,46 @@ def test_known_maxima_are_taken_where_no_edit_is(sampler):
     batch = sampling_batch(1100, 1, num_logprobs=-1, temperature=0.0)
     token_ids = sampler.sample(rows[:, :1100], batch, 1104)[0]
     np.testing.assert_array_equal(token_ids, rows[batch.rows, :256].argmax(axis=1))
+
+
+def masks_of(vocabulary, seed):
+    """Masks of every kind that a word may be: empty, full, mixed, with one token, and the row without a mask."""
+    random = np.random.default_rng(seed)
+    masks = random.integers(0, 2**32, (6, (vocabulary + 31) // 32), dtype=np.uint32)
+    masks[1] = 0xFFFFFFFF
+    masks[2] = np.where(random.random(masks.shape[1]) < 0.5, 0, 0xFFFFFFFF)
+    masks[3] = 0
+    masks[3, (vocabulary - 1) // 32] = 1 << ((vocabulary - 1) % 32)
+    masks[4] = 0
+    return masks, random.integers(-1, len(masks), NUM_ROWS).astype(np.int32)
+
+
+@pytest.mark.parametrize("vocabulary", [1, 31, 33, 320, 5003])
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_masks_follow_the_specification(sampler, name, vocabulary):
+    logits = np.random.default_rng(vocabulary).normal(0, 3, (NUM_ROWS, vocabulary)).astype(np.float32)
+    batch = sampling_batch(vocabulary, 1, history=name == "penalties", bias=vocabulary > 100, **PARAMETERS[name])
+    masks, mask_rows = masks_of(vocabulary, 4)
+    batch = dataclasses.replace(batch, masks=masks, mask_rows=mask_rows)
+    expected, found = sample_rows(logits, batch), SampleOutput(*sampler.sample(logits, batch))
+    np.testing.assert_array_equal(found.token_ids, expected.token_ids)
+    np.testing.assert_allclose(found.logprobs, expected.logprobs, atol=2e-5)  # of the raw logits
+    for row, token_id in enumerate(found.token_ids):
+        if mask_rows[row] >= 0 and token_id >= 0:
+            assert masks[mask_rows[row], token_id // 32] >> (token_id % 32) & 1
+    assert np.all(found.token_ids[mask_rows == 4] == -1)
+
+
+def test_masks_of_another_shape_are_refused(sampler):
+    logits = np.zeros((NUM_ROWS, 100), np.float32)
+    batch = sampling_batch(100, 1)
+    masks, mask_rows = masks_of(100, 4)
+    for wrong in (
+        {"masks": masks[:, :3]},
+        {"mask_rows": mask_rows[1:]},
+        {"mask_rows": np.full(NUM_ROWS, 6, np.int32)},
+        {"mask_rows": np.full(NUM_ROWS, -2, np.int32)},
+    ):
+        given = {"masks": masks, "mask_rows": mask_rows, **wrong}
+        with pytest.raises((ValueError, TypeError), match="mask"):
+            sampler.sample(logits, dataclasses.replace(batch, **given))

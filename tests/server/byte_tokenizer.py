@@ -14,6 +14,7 @@ class ByteTokenizer:
     chat_template_source = ""
     bos_token_id, bos_token, eos_token = BOS, "<|256|>", "<|257|>"
     fim_tokens = None
+    control_tokens = {"<|256|>": BOS, "<|257|>": EOS, "<|258|>": 258, "<|259|>": 259}  # noqa: RUF012 - never changed
 
     def encode(self, text, *, add_special_tokens=True, parse_special=False):  # noqa: ARG002 - bytes have no special text
         return [BOS] * add_special_tokens + list(text.encode())

@@ -12,7 +12,7 @@ import re
 import time
 from pathlib import Path
 
-from caudal.errors import CheckpointError, Overloaded
+from caudal.errors import CheckpointError, InvalidParameter, Overloaded
 from caudal.messages import EngineReady, EngineStats, TokenLogprobs, Update
 
 ORDER = re.compile(r"(slow-)?(say|loop):(.*?)(?:\n<|$)", re.DOTALL)
@@ -49,6 +49,8 @@ class ScriptedEngine:
         self.running = []
         self.num_steps = self.num_prompt = self.num_generated = self.num_hits = 0
         self.seen = []
+        self.vocabulary = None
+        self.grammars = []
 
     @property
     def has_work(self):
@@ -60,6 +62,10 @@ class ScriptedEngine:
             raise Overloaded(message)
         cached = max((_common(old, request.prompt_token_ids) for old in self.seen), default=0) // 16 * 16
         self.seen = [*self.seen[-15:], request.prompt_token_ids]
+        self.grammars.append(request.grammar)
+        if request.grammar and self.vocabulary is None:
+            message = "a grammar came before the vocabulary"
+            raise InvalidParameter(message)
         self.num_prompt += len(request.prompt_token_ids)
         self.num_hits += cached
         script = _Script(request, cached)
@@ -71,6 +77,9 @@ class ScriptedEngine:
     def _start(self):
         while self.waiting and len(self.running) < self.config.max_num_seqs:
             self.running.append(self.waiting.pop(0))
+
+    def know_vocabulary(self, vocabulary):
+        self.vocabulary = vocabulary
 
     def abort(self, request_id):
         for scripts in (self.waiting, self.running):

@@ -10,13 +10,22 @@ import threading
 import time
 
 import httpx
+import msgspec
 import pytest
 from conftest import make_config, real_server
 from test_openai_routes import until
 
 from caudal.engine.engine_client import EngineClient
-from caudal.errors import CaudalError, CheckpointError, ConfigError, EngineDead, EngineUnavailable, Overloaded
-from caudal.messages import AddRequest
+from caudal.errors import (
+    CaudalError,
+    CheckpointError,
+    ConfigError,
+    EngineDead,
+    EngineUnavailable,
+    InvalidParameter,
+    Overloaded,
+)
+from caudal.messages import AddRequest, Vocabulary
 from caudal.sampling_params import SamplingParams
 
 pytestmark = pytest.mark.usefixtures("tests_importable")
@@ -285,3 +294,26 @@ def test_64_streams_at_once():
 
         assert asyncio.run(everything()) == [f"{i} ñ " for i in range(64)]
         assert client.num_open == 0
+
+
+async def test_a_new_process_is_told_the_vocabulary_again(client):
+    made = []
+
+    def make():
+        made.append(1)
+        return Vocabulary(tokens=[bytes([i]) for i in range(256)], special_ids=[], eos_token_ids=[257])
+
+    client.know_vocabulary(make)
+    constrained = msgspec.structs.replace(ask("say:a"), grammar="{}")
+    assert await token_bytes(client, constrained) == b"a"
+    with pytest.raises(EngineDead):
+        await token_bytes(client, ask("die"))
+    await until(lambda: client.ready is not None)
+    assert await token_bytes(client, constrained) == b"a"
+    assert made == [1]
+
+
+async def test_a_grammar_without_a_vocabulary_is_refused(client):
+    with pytest.raises(InvalidParameter, match="vocabulary is not known"):
+        await token_bytes(client, msgspec.structs.replace(ask("say:a"), grammar="{}"))
+    assert client.num_open == 0

@@ -72,11 +72,10 @@ async def test_wrong_values_name_the_field(http, fields, param):
     ("fields", "param"),
     [
         ({"tools": [{"type": "web_search"}]}, "tools"),
-        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "structural_tag"}}, "response_format"),
+        ({"structured_outputs": {"regex": "a", "structural_tag": "{}"}}, "structured_outputs"),
         ({"modalities": ["text", "audio"]}, "modalities"),
         ({"audio": {"voice": "x"}}, "audio"),
-        ({"guided_json": {}, "guided_regex": "a*"}, "guided_regex"),
         ({"logits_processors": ["x"]}, "logits_processors"),
         ({"use_beam_search": True}, "use_beam_search"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages"),

@@ -3,7 +3,7 @@
 import pytest
 from factory import tiny_checkpoint
 
-from caudal import LLM, SamplingParams
+from caudal import LLM, OutputRule, SamplingParams
 from caudal.errors import EngineDead, EngineUnavailable, InvalidParameter, Overloaded
 
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
@@ -111,3 +111,21 @@ def test_min_tokens_holds_for_stop_strings_too(llm):
     stop = text[:1]
     params = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, stop=(stop,), min_tokens=12)
     assert text_of(llm.stream("ab", params)) == text
+
+
+def test_an_answer_has_the_form_that_was_asked_for(llm):
+    params = SamplingParams(temperature=2, seed=3, max_tokens=30, ignore_eos=True)
+    colours = OutputRule(kind="choice", value=["red", "blue"])
+    assert {answer.text for answer in llm.generate(["a", "b", "c"], params, output=colours)} <= {"red", "blue"}
+    assert text_of(llm.stream("a", params, output=colours)) in ("red", "blue")
+    assert len(llm.generate("a", params)[0].token_ids) == 30
+
+
+def test_a_form_that_cannot_be_is_refused_and_nothing_else(llm):
+    stream = llm.stream("ab", GREEDY)
+    with pytest.raises(InvalidParameter, match="cannot be followed"):
+        llm.generate("a", output=OutputRule(kind="regex", value="("))
+    with pytest.raises(InvalidParameter, match="expected a list of texts"):
+        llm.generate("a", output=OutputRule(kind="choice", value="red"))
+    assert text_of(stream)
+    assert not llm.engine.has_work

@@ -102,6 +102,9 @@ class SamplingBatch:
         bias_starts: [L+1] int32 into bias_ids (int32) and bias_values (float32): numbers added to logits; -inf bans.
         num_logprobs: [L] int32, -1 off, else how many alternatives to report.
         rows: [L] int32, which row of the logits each refers to.
+        masks: [M, ceil(V / 32)] uint32: bit i % 32 of word i // 32 says whether token i may be chosen; None: no row
+            has a mask.
+        mask_rows: [L] int32, which mask a row has; -1 for none.
     """
 
     temperature: NDArray[np.float32]
@@ -122,6 +125,8 @@ class SamplingBatch:
     bias_values: NDArray[np.float32]
     num_logprobs: NDArray[np.int32]
     rows: NDArray[np.int32]
+    masks: NDArray[np.uint32] | None = None
+    mask_rows: NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True, slots=True)

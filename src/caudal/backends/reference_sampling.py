@@ -7,6 +7,7 @@ Every choice between equals goes to the lower token id.
    repetition_penalty, else multiplied by it. Then, for each distinct token of the answer, seen `count` times there:
    logit = (logit - frequency_penalty * count) - presence_penalty.
 2. Bias, in float32: bias values are added to their logits in the order given. -inf bans a token; NaN reads as -inf.
+   Then the mask: it bans every token whose bit is not set.
 3. No finite largest logit (all banned, or an infinity): no token, id -1, and nothing reported. Else temperature == 0
    takes the largest logit.
 4. Else candidates are all tokens ordered by logit descending, then id ascending, and in f64, top = first logit:
@@ -89,7 +90,7 @@ def sample_rows(logits: F32, sampling: SamplingBatch) -> SampleOutput:
 
 
 def _adjust(raw: F32, sampling: SamplingBatch, row: int) -> F32:
-    """Apply penalties and bias (steps 1 and 2) to a copy."""
+    """Apply penalties, bias and mask (steps 1 and 2) to a copy."""
     logits = raw.copy()
     start, stop = sampling.history_starts[row : row + 2]
     history = sampling.history_ids[start:stop]
@@ -103,6 +104,10 @@ def _adjust(raw: F32, sampling: SamplingBatch, row: int) -> F32:
     start, stop = sampling.bias_starts[row : row + 2]
     np.add.at(logits, sampling.bias_ids[start:stop], sampling.bias_values[start:stop])
     logits[np.isnan(logits)] = -np.inf
+    if sampling.masks is not None and sampling.mask_rows is not None and sampling.mask_rows[row] >= 0:
+        words = sampling.masks[sampling.mask_rows[row]]
+        bits = np.unpackbits(words.astype("<u4").view(np.uint8), bitorder="little", count=len(logits))
+        logits[bits == 0] = -np.inf
     return logits
 
 

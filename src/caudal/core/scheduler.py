@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence as SequenceOf
 
     from caudal.core.request import Request
+    from caudal.core.speculation import DraftState
     from caudal.core.step_plan import KVGroup
 
 # Makes a named tuple in half the time that its class takes, for the loops that every token runs.
@@ -129,8 +130,12 @@ class Scheduler:
 
     # Requests come and go
 
-    def add(self, request: Request) -> int:
+    def add(self, request: Request, draft_state: DraftState | None = None) -> int:
         """Take a request in and return its seq_id.
+
+        Args:
+            request: what is asked for.
+            draft_state: who guesses for it; None is those who guess for everybody.
 
         Raises:
             PromptTooLong: the prompt leaves no room for a token of answer, now or ever.
@@ -146,6 +151,7 @@ class Scheduler:
             token_ids=list(request.prompt_token_ids),
             num_prompt_tokens=num_prompt_tokens,
             max_num_tokens=min(self.max_model_len, num_prompt_tokens + max_tokens),
+            draft_state=draft_state,
         )
         self._next_seq_id += 1
         self._by_request_id[request.request_id] = seq

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 MAX_STEP_TOKENS = 8
 TOKEN_COST = 0.15
 FIRST_RATE = 0.5
+KNOWN_RATE = 0.95
 LEARNING_RATE = 1 / 8
 FIRST_REST = 8
 LONGEST_REST = 128
@@ -44,8 +45,8 @@ class DraftLength:
         rate: the part of guessed tokens that were right, the latest counting most.
     """
 
-    def __init__(self) -> None:
-        self.rate = FIRST_RATE
+    def __init__(self, first_rate: float = FIRST_RATE) -> None:
+        self.rate = first_rate
         self._resting = 0
         self._next_rest = FIRST_REST
 
@@ -82,11 +83,29 @@ class DraftLength:
 
 
 class DraftState:
-    """What speculation keeps of one sequence."""
+    """What speculation keeps of one sequence.
 
-    def __init__(self, drafter: Drafter) -> None:
-        self.drafter = drafter
-        self.length = DraftLength()
+    Args:
+        drafter: guesses how the sequence goes on.
+        knower: asked first, if there is one; its guesses are as good as certain, as they follow from rules.
+    """
+
+    def __init__(self, drafter: Drafter, knower: Drafter | None = None) -> None:
+        guesses = DraftLength()
+        self._sources = [(drafter, guesses)]
+        if knower is not None:
+            self._sources.insert(0, (knower, DraftLength(KNOWN_RATE)))
+        self.length = guesses
+
+    def draft(self, token_ids: SequenceOf[int], limit: int, token_cost: float) -> tuple[int, ...]:
+        """Return at most `limit` tokens that may follow; `length` is then the one that learns from them."""
+        for drafter, length in self._sources:
+            num_tokens = length.choose(limit, token_cost)
+            draft = drafter.propose(token_ids, num_tokens) if num_tokens else ()
+            if draft:
+                self.length = length
+                return draft
+        return ()
 
 
 class Speculation:
@@ -134,8 +153,7 @@ class Speculation:
             state = seq.draft_state
             if state is None:
                 state = seq.draft_state = DraftState(self._make_drafter())
-            length = state.length.choose(limit, token_cost)
-            draft = state.drafter.propose(seq.token_ids, length) if length else ()
+            draft = state.draft(seq.token_ids, limit, token_cost)
             if draft:
                 room -= len(draft)
                 size = 1 + len(draft)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from caudal.core.request import FinishReason, Request, SequenceUpdate
 from caudal.core.scheduler import Scheduler, SchedulerConfig
 from caudal.engine.prompt_logprobs import PromptLogprobs
+from caudal.engine.request_table import refusal
 from caudal.engine.sampling_batch import RowSampling, SamplingArrays
 from caudal.engine.step_batch import StepArrays
-from caudal.errors import InvalidParameter
+from caudal.errors import InvalidParameter, Overloaded, RequestError
 from caudal.messages import EngineReady, EngineStats, TokenLogprobs, Update
 
 if TYPE_CHECKING:
@@ -22,8 +25,9 @@ if TYPE_CHECKING:
     from caudal.config import EngineConfig
     from caudal.core.request import Sequence as TokenSequence
     from caudal.core.step_plan import StepPlan
+    from caudal.engine.constraints import Constraint, Constraints
     from caudal.engine.runner import Runner
-    from caudal.messages import AddRequest
+    from caudal.messages import AddRequest, Vocabulary
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +82,8 @@ class Engine:
         self.max_model_len = self._scheduler.max_model_len
         self._running: dict[str, _Running] = {}
         self._reporting: set[str] = set()  # of them, those whose updates may hold log-probabilities
+        self._constraints: Constraints | None = None
+        self._failed: list[tuple[str, str]] = []  # requests whose grammar failed in this step, and why
         self._num_unscored = 0  # of them, those whose prompt's log-probabilities are still to be told
         self._step_arrays = StepArrays()
         self._sampling_arrays = SamplingArrays(self._sampling_of)
@@ -88,10 +94,18 @@ class Engine:
     @property
     def has_work(self) -> bool:
         """Whether a request is unfinished."""
-        return self._scheduler.has_work
+        return self._scheduler.has_work or (self._constraints is not None and self._constraints.num_building > 0)
+
+    def know_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Learn what tokens stand for; requests with a grammar come after this."""
+        from caudal.engine.constraints import Constraints  # noqa: PLC0415 - most engines never see a grammar
+
+        if self._constraints is None:
+            self._constraints = Constraints(self._facts.vocab_size, self._facts.num_threads)
+        self._constraints.know_vocabulary(vocabulary)
 
     def add_request(self, request: AddRequest) -> None:
-        """Take a request in.
+        """Take a request in. One with a grammar is scheduled when that is prepared.
 
         Raises:
             PromptTooLong, InvalidParameter: it can never be served.
@@ -99,9 +113,40 @@ class Engine:
         """
         self._check_token_ids("prompt", request.prompt_token_ids)
         self._check_token_ids("logit_bias", request.params.logit_bias)
+        if not request.grammar:
+            self._add(request)
+        elif self._constraints is None:
+            message = "the engine was not told its vocabulary, which a grammar needs"
+            raise InvalidParameter(message, parameter="grammar")
+        elif self._constraints.num_building > self.config.max_queue_len:
+            message = f"{self._constraints.num_building} grammars are being prepared, and no more may; try again later"
+            raise Overloaded(message)
+        else:
+            self._constraints.build(request)
+
+    def _add_built(self, constraints: Constraints) -> list[Update]:
+        """Schedule the requests whose grammars are prepared; return the refusals."""
+        refused: list[Update] = []
+        for request, matcher in constraints.built():
+            try:
+                if isinstance(matcher, str):
+                    raise InvalidParameter(matcher, parameter="grammar")
+                self._add(request, constraints.begin(request, matcher))
+            except (RequestError, Overloaded) as error:
+                constraints.forget(request.request_id)
+                refused.append(refusal(request.request_id, error))
+        return refused
+
+    def _add(self, request: AddRequest, constraint: Constraint | None = None) -> None:
+        """Give a request to the scheduler. A grammar decides itself when its answer ends: see Constraints."""
         params = request.params
-        stops = tuple(dict.fromkeys([*(() if params.ignore_eos else request.eos_token_ids), *params.stop_token_ids]))
+        ends = () if params.ignore_eos and constraint is None else request.eos_token_ids
+        stops = tuple(dict.fromkeys([*ends, *params.stop_token_ids]))
         stops = tuple(token_id for token_id in stops if 0 <= token_id < self._facts.vocab_size)
+        draft_state = None
+        if constraint is not None and self._constraints is not None:
+            params = msgspec.structs.replace(params, min_tokens=0)
+            draft_state = self._constraints.draft_state(constraint, len(request.prompt_token_ids))
         self._scheduler.add(
             Request(
                 request_id=request.request_id,
@@ -113,7 +158,8 @@ class Engine:
                 tenant=request.tenant,
                 cache_salt=request.cache_salt,
                 wants_prompt_logits=params.prompt_logprobs is not None,
-            )
+            ),
+            draft_state,
         )
         collector = None if params.prompt_logprobs is None else PromptLogprobs(params.prompt_logprobs)
         self._running[request.request_id] = _Running(RowSampling.of(params, stops), collector)
@@ -132,14 +178,23 @@ class Engine:
 
     def abort(self, request_id: str) -> Update | None:
         """Forget a request and return its last update; None if it is unknown."""
+        if self._constraints is not None and self._constraints.stop_building(request_id):
+            return Update(request_id=request_id, finish_reason=str(FinishReason.ABORT))
         update = self._scheduler.abort(request_id)
         return None if update is None else self._last_update(update)
 
     def step(self) -> list[Update]:
         """Run one step and say what happened. An interrupt (Ctrl-C) ends the step's requests and is passed on."""
+        constraints = self._constraints
+        refused = [] if constraints is None else self._add_built(constraints)
         plan = self._scheduler.schedule()
         if plan is None:
-            return []
+            if constraints is not None and not refused:
+                constraints.wait_for_build()
+            return refused
+        return refused + self._run(plan)
+
+    def _run(self, plan: StepPlan) -> list[Update]:
         try:
             sampled = self._compute(plan)
         except Exception as error:
@@ -149,7 +204,17 @@ class Engine:
             self._fail(plan, "the step was interrupted")
             raise
         self._num_steps += 1
-        return self._commit(plan, sampled)
+        return self._end_failed() + self._commit(plan, sampled)
+
+    def _end_failed(self) -> list[Update]:
+        """End the requests whose grammars failed in this step; the scheduler ignores their tokens."""
+        updates = []
+        while self._failed:
+            request_id, reason = self._failed.pop()
+            update = self._scheduler.abort(request_id, FinishReason.ERROR)
+            if update is not None:
+                updates.append(self._last_update(update, reason))
+        return updates
 
     def _compute(self, plan: StepPlan) -> SampleOutput | None:
         """Choose what follows sampling rows and tokens of drafts; score prompt tokens that were asked for.
@@ -159,9 +224,13 @@ class Engine:
         columns, sequences = plan.columns(), self._scheduler.sequences_of(plan)
         batch = self._step_arrays.batch(plan, columns, [seq.token_ids for seq in sequences])
         sampling = self._sampling_arrays.batch(plan, columns, sequences, batch.context_lens)
+        masks = None if self._constraints is None else self._constraints.start_masks(plan, sequences)
         logits = self._runner.forward(batch)
         if self._num_unscored:
             self._score_prompts(plan, logits)
+        if masks is not None and sampling is not None and self._constraints is not None:
+            self._failed += self._constraints.finish_masks(masks)
+            sampling = replace(sampling, masks=masks.masks, mask_rows=masks.mask_rows)
         return None if sampling is None else self._runner.sample(logits, sampling)
 
     def _sampling_of(self, seq: TokenSequence) -> RowSampling:
@@ -218,7 +287,7 @@ class Engine:
             self._num_unscored -= 1
         if update.finish_reason is not None:
             del self._running[update.request_id]
-            self._reporting.discard(update.request_id)
+            self._forget(update.request_id)
         return Update(
             request_id=update.request_id,
             token_ids=list(update.new_token_ids),
@@ -232,7 +301,7 @@ class Engine:
     def _last_update(self, update: SequenceUpdate, error: str | None = None) -> Update:
         """The end of a request that a step did not end."""
         running = self._running.pop(update.request_id, None)
-        self._reporting.discard(update.request_id)
+        self._forget(update.request_id)
         self._num_unscored -= running is not None and running.prompt_logprobs is not None
         return Update(
             request_id=update.request_id,
@@ -241,13 +310,20 @@ class Engine:
             error=error,
         )
 
+    def _forget(self, request_id: str) -> None:
+        self._reporting.discard(request_id)
+        if self._constraints is not None:
+            self._constraints.forget(request_id)
+
     def _fail(self, plan: StepPlan, error: str) -> list[Update]:
         return [self._last_update(update, error) for update in self._scheduler.fail(plan)]
 
     def fail_all(self, error: str) -> list[Update]:
         """Forget every request and return their last updates."""
+        building = [] if self._constraints is None else self._constraints.stop_all_building()
+        unbuilt = [Update(request_id=id_, finish_reason=str(FinishReason.ERROR), error=error) for id_ in building]
         updates = [self._scheduler.abort(request_id, FinishReason.ERROR) for request_id in tuple(self._running)]
-        return [self._last_update(update, error) for update in updates if update is not None]
+        return unbuilt + [self._last_update(update, error) for update in updates if update is not None]
 
     def stats(self) -> EngineStats:
         """Return counters since start and gauges now."""
@@ -255,7 +331,7 @@ class Engine:
         return EngineStats(
             num_steps=self._num_steps,
             num_running=stats.num_running,
-            num_waiting=stats.num_waiting,
+            num_waiting=stats.num_waiting + (0 if self._constraints is None else self._constraints.num_building),
             kv_blocks_total=stats.kv_blocks_total,
             kv_blocks_used=stats.kv_blocks_used,
             kv_slots_allocated=stats.kv_slots_allocated,

@@ -18,6 +18,7 @@ import msgspec
 from caudal.engine.engine_process import DEFAULT_ENGINE
 from caudal.engine.framing import FrameBuffer, pack_frame
 from caudal.engine.request_table import RequestTable, error_from_kind
+from caudal.engine.vocabulary_source import VocabularySource
 from caudal.errors import CaudalError, EngineDead, EngineUnavailable
 from caudal.messages import (
     AbortRequest,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     from caudal.config import EngineConfig
+    from caudal.messages import Vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +67,9 @@ class Engines(Protocol):
     @property
     def num_open(self) -> int:
         """Requests that have not ended."""
+
+    def know_vocabulary(self, make: Callable[[], Vocabulary]) -> None:
+        """Take what makes the vocabulary, which the engine is told before its first grammar. Called in a thread."""
 
     def generate(self, request: AddRequest) -> AsyncGenerator[Update, None]:
         """Yield the request's updates; closing the generator aborts the request."""
@@ -153,6 +158,7 @@ class EngineClient:
         self._stall_s = stall_s
         self._requests = RequestTable()
         self._watch = ProgressWatch()
+        self._vocabulary = VocabularySource()
         self._channel: _Channel | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._ready: EngineReady | None = None
@@ -197,6 +203,10 @@ class EngineClient:
         await self._spawn()
         self._watcher = asyncio.create_task(self._keep_running(), name="engine watcher")
 
+    def know_vocabulary(self, make: Callable[[], Vocabulary]) -> None:
+        """Take what makes the vocabulary, which the engine is told before its first grammar. Called in a thread."""
+        self._vocabulary.know(make)
+
     def generate(self, request: AddRequest) -> AsyncGenerator[Update, None]:
         """Yield the request's updates; closing the generator, or cancelling its reader, aborts the request.
 
@@ -211,7 +221,7 @@ class EngineClient:
         if self._ready is None:
             message = "the engine is starting; try again in a moment"
             raise EngineUnavailable(message, retry_after_s=max(1.0, self._retry_at_s - time.monotonic()))
-        return self._requests.stream(request, self._send)
+        return self._requests.stream(request, self._send, self._vocabulary.prepare if request.grammar else None)
 
     def abort(self, request_id: str) -> None:
         """End a request; its stream gets a last update with finish_reason "abort"."""
@@ -236,6 +246,9 @@ class EngineClient:
 
     def _send(self, message: ToEngine) -> None:
         if self._channel is not None:
+            vocabulary = self._vocabulary.due(message) if isinstance(message, AddRequest) else None
+            if vocabulary is not None:
+                self._channel.send(encode(vocabulary))
             self._channel.send(encode(message))
         elif isinstance(message, AddRequest):  # the process died since generate() was called
             text = "the engine is starting; try again in a moment"
@@ -255,6 +268,7 @@ class EngineClient:
     async def _spawn(self) -> None:
         """Start a process and wait until it is ready; raise why it is not."""
         self._failed = None
+        self._vocabulary.forget_told()
         self._ready_or_failed.clear()
         ours, theirs = socket.socketpair()
         with theirs:

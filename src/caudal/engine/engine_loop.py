@@ -13,8 +13,19 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Protocol, cast
 
-from caudal.errors import CaudalError, ConfigError, EngineUnavailable, Overloaded, RequestError
-from caudal.messages import AbortRequest, AddRequest, EngineReady, EngineStats, FromEngine, Shutdown, Update, Updates
+from caudal.engine.request_table import refusal
+from caudal.errors import ConfigError, EngineUnavailable, Overloaded, RequestError
+from caudal.messages import (
+    AbortRequest,
+    AddRequest,
+    EngineReady,
+    EngineStats,
+    FromEngine,
+    Shutdown,
+    Update,
+    Updates,
+    Vocabulary,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +46,9 @@ class SteppedEngine(Protocol):
 
     def add_request(self, request: AddRequest) -> None:
         """Queue a request. Raises RequestError or Overloaded, and then the request is forgotten."""
+
+    def know_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Learn what tokens stand for; requests with a grammar come after this."""
 
     def abort(self, request_id: str) -> Update | None:
         """Forget a request; return its last update, or None if the id is unknown."""
@@ -65,17 +79,6 @@ def load_factory(name: str) -> Callable[[EngineConfig], SteppedEngine]:
         message = f"engine factory is {name!r}; expected 'module:function' that can be imported ({error})"
         raise ConfigError(message) from error
     return cast("Callable[[EngineConfig], SteppedEngine]", function)
-
-
-def refusal(request_id: str, error: CaudalError) -> Update:
-    """Return the last update of a request that the engine did not take."""
-    return Update(
-        request_id=request_id,
-        finish_reason="error",
-        error=str(error),
-        error_kind=type(error).__name__,
-        error_parameter=error.parameter if isinstance(error, RequestError) else None,
-    )
 
 
 class EngineLoop:
@@ -129,6 +132,9 @@ class EngineLoop:
         if isinstance(message, AbortRequest):
             update = self._engine.abort(message.request_id)
             return [] if update is None else [update]
+        if isinstance(message, Vocabulary):
+            self._engine.know_vocabulary(message)
+            return []
         if self._shutdown is None or self._shutdown.drain:
             self._shutdown = message
         return []

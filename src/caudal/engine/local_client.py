@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from caudal.engine.engine_client import STALL_S, ProgressWatch
 from caudal.engine.engine_loop import EngineLoop, SteppedEngine
 from caudal.engine.request_table import RequestTable
+from caudal.engine.vocabulary_source import VocabularySource
 from caudal.errors import EngineUnavailable
 from caudal.messages import (
     AbortRequest,
@@ -24,7 +25,9 @@ from caudal.messages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
+
+    from caudal.messages import Vocabulary
 
 
 class LocalEngineClient:
@@ -40,6 +43,7 @@ class LocalEngineClient:
         self._stall_s = stall_s
         self._requests = RequestTable()
         self._watch = ProgressWatch()
+        self._vocabulary = VocabularySource()
         self._inbox: queue.SimpleQueue[ToEngine] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._ready: EngineReady | None = None
@@ -78,12 +82,22 @@ class LocalEngineClient:
         self._thread = threading.Thread(target=engine_loop.run, name="engine", daemon=True)
         self._thread.start()
 
+    def know_vocabulary(self, make: Callable[[], Vocabulary]) -> None:
+        """Take what makes the vocabulary, which the engine is told before its first grammar. Called in a thread."""
+        self._vocabulary.know(make)
+
     def generate(self, request: AddRequest) -> AsyncGenerator[Update, None]:
         """Yield the request's updates; closing the generator, or cancelling its reader, aborts the request."""
         if self._leaving or self._ready is None:
             message = "the engine is not running; call start() first, and ask nothing after drain() or close()"
             raise EngineUnavailable(message)
-        return self._requests.stream(request, self._inbox.put)
+        return self._requests.stream(request, self._send, self._vocabulary.prepare if request.grammar else None)
+
+    def _send(self, message: ToEngine) -> None:
+        vocabulary = self._vocabulary.due(message) if isinstance(message, AddRequest) else None
+        if vocabulary is not None:
+            self._inbox.put(vocabulary)
+        self._inbox.put(message)
 
     def abort(self, request_id: str) -> None:
         """End a request; its stream gets a last update with finish_reason "abort"."""

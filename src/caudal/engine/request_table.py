@@ -10,7 +10,7 @@ from caudal.errors import CaudalError, RequestError
 from caudal.messages import AbortRequest, AddRequest, ToEngine, TokenLogprobs, Update
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
 
 def error_from_kind(kind: str, message: str, parameter: str | None = None) -> CaudalError:
@@ -21,6 +21,17 @@ def error_from_kind(kind: str, message: str, parameter: str | None = None) -> Ca
     if issubclass(error_class, RequestError):
         return error_class(message, parameter=parameter)
     return error_class(message)
+
+
+def refusal(request_id: str, error: CaudalError) -> Update:
+    """Return the last update of a request that the engine did not take."""
+    return Update(
+        request_id=request_id,
+        finish_reason="error",
+        error=str(error),
+        error_kind=type(error).__name__,
+        error_parameter=error.parameter if isinstance(error, RequestError) else None,
+    )
 
 
 def merge_updates(updates: list[Update]) -> Update:
@@ -76,8 +87,13 @@ class RequestTable:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    async def stream(self, request: AddRequest, send: Callable[[ToEngine], None]) -> AsyncGenerator[Update, None]:
-        """Send the request and yield its updates; several that wait are yielded as one.
+    async def stream(
+        self,
+        request: AddRequest,
+        send: Callable[[ToEngine], None],
+        before: Callable[[], Awaitable[None]] | None = None,
+    ) -> AsyncGenerator[Update, None]:
+        """Send the request and yield its updates; several that wait are yielded as one. `before` is awaited first.
 
         Closing the generator, or cancelling the task that waits in it, aborts the request.
 
@@ -90,6 +106,8 @@ class RequestTable:
         self._empty.clear()
         ended = False
         try:
+            if before is not None:
+                await before()
             send(request)
             while not ended:
                 try:

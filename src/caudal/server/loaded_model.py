@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
+from caudal.constrain.checker import GrammarChecker
 from caudal.errors import InvalidParameter, PromptTooLong
+from caudal.messages import Vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +47,15 @@ class LoadedModel:
         self.info = info
         self.metrics = metrics
         self._tokenizing = tokenizing
+        self._grammars: GrammarChecker | None = None
+        client.know_vocabulary(lambda: vocabulary_of(tokenizer))
+
+    @property
+    def grammars(self) -> GrammarChecker:
+        """Who tries grammars before the engine gets them; begun when first asked for."""
+        if self._grammars is None:
+            self._grammars = GrammarChecker(self.tokenizer.vocab_size, self.tokenizer.control_tokens)
+        return self._grammars
 
     @property
     def name(self) -> str:
@@ -107,3 +118,12 @@ class LoadedModel:
             )
             raise PromptTooLong(message, parameter=parameter, num_prompt_tokens=num_prompt, max_model_len=limit)
         return limit - num_prompt if asked is None else min(asked, limit - num_prompt)
+
+
+def vocabulary_of(tokenizer: ServedTokenizer) -> Vocabulary:
+    """Return what every token stands for."""
+    return Vocabulary(
+        tokens=[tokenizer.token_bytes(token_id) for token_id in range(tokenizer.vocab_size)],
+        special_ids=sorted(tokenizer.control_tokens.values()),
+        eos_token_ids=list(tokenizer.eos_token_ids),
+    )

@@ -51,6 +51,10 @@ class ServedTokenizer(Protocol):
     def eos_token_ids(self) -> tuple[int, ...]:
         """Tokens that end an answer."""
 
+    @property
+    def control_tokens(self) -> Mapping[str, int]:
+        """Control tokens, text to id: what no text consists of."""
+
     def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = False) -> list[int]:
         """Return the token ids of a text."""
 

@@ -147,6 +147,11 @@ class Tokenizer:
         return self._bounds.stop_ids
 
     @property
+    def control_tokens(self) -> Mapping[str, int]:
+        """Control tokens, text to id."""
+        return self._encoder.control_ids
+
+    @property
     def bos_token(self) -> str:
         """Text of the token that begins a text, "" if the model has none."""
         return "" if self._bounds.bos_id is None else self._tokens[self._bounds.bos_id]

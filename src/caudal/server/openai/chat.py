@@ -28,6 +28,7 @@ from caudal.server.openai.chat_protocol import (
     TokenLogprob,
     TopLogprob,
 )
+from caudal.server.openai.output_fields import output_rule_of
 from caudal.server.openai.sampling_fields import (
     check_request_fields,
     choice_params,
@@ -36,6 +37,7 @@ from caudal.server.openai.sampling_fields import (
 )
 from caudal.server.openai.token_labels import finite, label, prompt_logprob_maps
 from caudal.server.openai.usage import Usage, UsageCount, wants_usage
+from caudal.server.output_rules import grammar_for
 from caudal.server.problems import openai_shape
 
 if TYPE_CHECKING:
@@ -62,6 +64,7 @@ async def chat_completions(call: Call) -> Response:
     prompt = await read_conversation(conversation_of(body), model, num_chars=call.num_bytes)
     room = model.room_for_answer(prompt.token_ids, asked_tokens(body), "messages")
     params = sampling_params(body, model.tokenizer, max_tokens=room, logprobs=num_logprobs(body))
+    grammar = await grammar_for(output_rule_of(body), model, prompt)
     id_ = f"chatcmpl-{secrets.token_hex(16)}"
     answers = [
         new_answer(
@@ -73,6 +76,7 @@ async def chat_completions(call: Call) -> Response:
             priority=body.priority,
             salt=body.cache_salt,
             include_stop=bool(body.include_stop_str_in_output),
+            grammar=grammar,
         )
         for i in range(params.n)
     ]

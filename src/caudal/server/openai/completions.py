@@ -22,6 +22,7 @@ from caudal.server.openai.completion_protocol import (
     CompletionLogprobs,
     CompletionRequest,
 )
+from caudal.server.openai.output_fields import output_rule_of
 from caudal.server.openai.sampling_fields import (
     check_request_fields,
     check_token_ids,
@@ -31,6 +32,7 @@ from caudal.server.openai.sampling_fields import (
 )
 from caudal.server.openai.token_labels import finite, label, prompt_logprob_maps
 from caudal.server.openai.usage import Usage, UsageCount, wants_usage
+from caudal.server.output_rules import grammar_for
 from caudal.server.problems import openai_shape
 
 if TYPE_CHECKING:
@@ -65,9 +67,10 @@ async def completions(call: Call) -> Response:
     check_request_fields(body)
     prompts = await read_prompts(body, model, most=call.settings.max_open_requests)
     params = _params(body, model)
+    grammar = await grammar_for(output_rule_of(body), model)
     id_ = f"cmpl-{secrets.token_hex(16)}"
     answers = [
-        _answer(f"{id_}-{p * params.n + i}", prompt, choice_params(params, i), body, call, model)
+        _answer(f"{id_}-{p * params.n + i}", prompt, choice_params(params, i), body, call, model, grammar)
         for p, prompt in enumerate(prompts)
         for i in range(params.n)
     ]
@@ -93,7 +96,13 @@ def scores_only(body: CompletionRequest) -> bool:
 
 
 def _answer(
-    request_id: str, prompt: Prompt, params: SamplingParams, body: CompletionRequest, call: Call, model: LoadedModel
+    request_id: str,
+    prompt: Prompt,
+    params: SamplingParams,
+    body: CompletionRequest,
+    call: Call,
+    model: LoadedModel,
+    grammar: str,
 ) -> Answer:
     room = model.room_for_answer(prompt.token_ids, params.max_tokens, "prompt")
     return new_answer(
@@ -105,6 +114,7 @@ def _answer(
         priority=body.priority,
         salt=body.cache_salt,
         include_stop=bool(body.include_stop_str_in_output),
+        grammar=grammar,
     )
 
 

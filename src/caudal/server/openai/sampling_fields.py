@@ -12,6 +12,7 @@ import msgspec
 
 from caudal.errors import InvalidParameter, UnsupportedParameter
 from caudal.sampling_params import SamplingParams
+from caudal.server.openai.output_fields import OutputFields
 
 if TYPE_CHECKING:
     from caudal.server.tokenizer_port import ServedTokenizer
@@ -43,13 +44,7 @@ class StreamOptions(msgspec.Struct, frozen=True, kw_only=True):
     continuous_usage_stats: bool | None = None
 
 
-class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True):
-    """`response_format`; only plain text is supported."""
-
-    type: str
-
-
-class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
+class SamplingFields(OutputFields, frozen=True, kw_only=True):
     """Fields of both endpoints. None, or null in the JSON, means the default of SamplingParams."""
 
     model: str | None = None
@@ -77,22 +72,14 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
     cache_salt: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    response_format: ResponseFormat | None = None
     # Known, and refused unless they ask for nothing.
     allowed_token_ids: Any = None
     bad_words: Any = None
     best_of: Any = None
-    grammar: Any = None
-    guided_choice: Any = None
-    guided_grammar: Any = None
-    guided_json: Any = None
-    guided_regex: Any = None
-    json_schema: Any = None
     logits_processors: Any = None
     prompt_embeds: Any = None
     return_token_ids: Any = None
     return_tokens_as_token_ids: Any = None
-    structured_outputs: Any = None
     truncate_prompt_tokens: Any = None
     use_beam_search: Any = None
 
@@ -100,17 +87,10 @@ class SamplingFields(msgspec.Struct, frozen=True, kw_only=True):
 REFUSED = (
     "allowed_token_ids",
     "bad_words",
-    "grammar",
-    "guided_choice",
-    "guided_grammar",
-    "guided_json",
-    "guided_regex",
-    "json_schema",
     "logits_processors",
     "prompt_embeds",
     "return_token_ids",
     "return_tokens_as_token_ids",
-    "structured_outputs",
     "truncate_prompt_tokens",
     "use_beam_search",
 )
@@ -128,9 +108,6 @@ def refuse_unsupported(fields: SamplingFields, names: tuple[str, ...] = ()) -> N
             raise UnsupportedParameter(_not_supported(name), parameter=name)
     if fields.best_of is not None and fields.best_of != (fields.n or 1):
         raise UnsupportedParameter(_not_supported("best_of"), parameter="best_of")
-    if fields.response_format is not None and fields.response_format.type != "text":
-        message = f"response_format is {fields.response_format.type!r}; only 'text' is supported"
-        raise UnsupportedParameter(message, parameter="response_format")
 
 
 def _not_supported(name: str) -> str:
