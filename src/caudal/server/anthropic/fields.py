@@ -11,6 +11,7 @@ from caudal.server.anthropic.tool_changes import tools_in_effect
 from caudal.server.conversation import Conversation, ToolChoice
 from caudal.server.openai.chat_fields import MAX_TOOLS, checked_choice, tool_of
 from caudal.server.openai.chat_protocol import ToolFunction
+from caudal.server.output_rules import OutputRule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from caudal.server.anthropic.request_protocol import (
         ConversationBody,
         MessagesBody,
-        OutputFormat,
         ThinkingField,
         ToolDefinition,
     )
@@ -109,11 +109,21 @@ def _thinks(thinking: ThinkingField) -> bool:
     return _THINKS[thinking.type]
 
 
-def output_format(body: ConversationBody) -> OutputFormat | None:
-    """Return what the answer must look like, if anything; output_format is the older name of output_config.format."""
-    if body.output_config is not None and body.output_config.format is not None:
-        return body.output_config.format
-    return body.output_format
+def output_rule_of(body: ConversationBody) -> OutputRule | None:
+    """Return what the answer must look like; None for nothing. output_format is the older name of output_config.format.
+
+    Raises:
+        InvalidParameter: the format makes no sense.
+    """
+    wanted = body.output_config.format if body.output_config is not None else None
+    parameter = "output_format" if wanted is None else "output_config"
+    wanted = wanted or body.output_format
+    if wanted is None:
+        return None
+    if wanted.type != "json_schema" or wanted.schema is None:
+        message = f"{parameter} has a format of type {wanted.type!r}; expected 'json_schema' with a schema"
+        raise InvalidParameter(message, parameter=parameter)
+    return OutputRule(kind="json_schema", value=wanted.schema, parameter=parameter)
 
 
 def sampling_params(body: MessagesBody, max_tokens: int | None) -> SamplingParams:

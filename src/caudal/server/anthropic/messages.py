@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 import msgspec
 from starlette.responses import Response
 
-from caudal.errors import PromptTooLong, UnsupportedParameter
+from caudal.errors import PromptTooLong
 from caudal.server.anthropic.answer_protocol import TokenCount
-from caudal.server.anthropic.fields import conversation_of, output_format, sampling_params
+from caudal.server.anthropic.fields import conversation_of, output_rule_of, sampling_params
 from caudal.server.anthropic.message_writer import MessageWriter
 from caudal.server.anthropic.request_protocol import ConversationBody, MessagesBody
 from caudal.server.conversation import new_answer, read_conversation
 from caudal.server.generation_response import GenerationResponse
+from caudal.server.output_rules import grammar_for
 
 if TYPE_CHECKING:
     from caudal.server.call import Call
-    from caudal.server.conversation import ChatPrompt, Conversation
+    from caudal.server.conversation import ChatPrompt
     from caudal.server.loaded_model import LoadedModel
 
 _messages_decoder = msgspec.json.Decoder(MessagesBody)
@@ -28,13 +29,14 @@ _count_decoder = msgspec.json.Decoder(ConversationBody)
 async def create_message(call: Call) -> Response:
     """Answer a conversation."""
     body = await call.body(_messages_decoder)
-    chat = _conversation(body)
+    chat, rule = conversation_of(body), output_rule_of(body)
     model = await call.model(body.model)
     prompt = await read_conversation(chat, model, num_chars=call.num_bytes)
     room = room_for_message(prompt, model, body.max_tokens)
     params = sampling_params(body, room)
     id_ = f"msg_{secrets.token_hex(12)}"
-    answer = new_answer(id_, prompt, params, call=call, model=model)
+    grammar = await grammar_for(rule, model, prompt)
+    answer = new_answer(id_, prompt, params, call=call, model=model, grammar=grammar)
     writer = MessageWriter(
         id_,
         body.model,
@@ -49,18 +51,10 @@ async def create_message(call: Call) -> Response:
 async def count_tokens(call: Call) -> Response:
     """Count the tokens of a conversation as the model would read it."""
     body = await call.body(_count_decoder)
-    chat = _conversation(body)
+    chat = conversation_of(body)
     model = await call.model(body.model)
     prompt = await read_conversation(chat, model, num_chars=call.num_bytes)
     return Response(msgspec.json.encode(TokenCount(len(prompt.token_ids))), media_type="application/json")
-
-
-def _conversation(body: ConversationBody) -> Conversation:
-    wanted = output_format(body)
-    if wanted is not None:
-        message = f"output_config.format is {wanted.type!r}; only free text is supported"
-        raise UnsupportedParameter(message, parameter="output_config")
-    return conversation_of(body)
 
 
 def room_for_message(prompt: ChatPrompt, model: LoadedModel, asked: int) -> int | None:

@@ -15,6 +15,7 @@ from caudal.server.conversation import new_answer, read_conversation
 from caudal.server.generation_response import GenerationResponse
 from caudal.server.loaded_model import LONG_TEXT_CHARS
 from caudal.server.openai.chat import token_logprob
+from caudal.server.output_rules import grammar_for
 from caudal.server.problems import describe_error
 from caudal.server.responses.background import Run
 from caudal.server.responses.fields import (
@@ -23,6 +24,7 @@ from caudal.server.responses.fields import (
     check_own_fields,
     conversation_of,
     new_response,
+    output_rule_of,
     prompt_failure,
     request_tools,
     sampling_params,
@@ -57,7 +59,7 @@ async def create_response(call: Call) -> Response:
     check_own_fields(body)
     tools = request_tools(body)
     earlier, own = _items(body, call)
-    chat = conversation_of(body, [*earlier, *own], tools)
+    chat, rule = conversation_of(body, [*earlier, *own], tools), output_rule_of(body)
     model = await call.model(body.model)
     prompt = await read_conversation(chat, model, num_chars=_num_chars(body, call))
     try:
@@ -77,7 +79,8 @@ async def create_response(call: Call) -> Response:
         labels=labels if wants_logprobs(body) else None,
         ended=(lambda ended: kept.keep(call.tenant, ended, own, earlier)) if response.store else None,
     )
-    answer = new_answer(response.id, prompt, params, call=call, model=model)
+    grammar = await grammar_for(rule, model, prompt)
+    answer = new_answer(response.id, prompt, params, call=call, model=model, grammar=grammar)
     if body.background:
         return await _in_background(body, call, answer, writer)
     return GenerationResponse(call, model, answers=[answer], writer=writer, stream=bool(body.stream))

@@ -10,6 +10,7 @@ import msgspec
 from caudal.errors import InvalidParameter, UnsupportedParameter
 from caudal.sampling_params import MAX_LOGPROBS, SamplingParams
 from caudal.server.conversation import Conversation
+from caudal.server.output_rules import OutputRule
 from caudal.server.responses.history import messages_of
 from caudal.server.responses.items import new_id
 from caudal.server.responses.request_protocol import REFUSED
@@ -39,10 +40,23 @@ def check_fields(body: ConversationBody) -> None:
     if body.truncation not in (None, "auto", "disabled"):
         message = f"truncation is {body.truncation!r}; expected 'auto' or 'disabled'"
         raise InvalidParameter(message, parameter="truncation")
+
+
+def output_rule_of(body: ConversationBody) -> OutputRule | None:
+    """Return what the answer must look like; None for nothing.
+
+    Raises:
+        InvalidParameter: the format makes no sense.
+    """
     wanted = body.text.format if body.text is not None else None
-    if wanted is not None and wanted.type != "text":
-        message = f"text.format is {wanted.type!r}; only 'text' is supported"
-        raise UnsupportedParameter(message, parameter="text")
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.type == "json_object":
+        return OutputRule(kind="json_object", parameter="text")
+    if wanted.type == "json_schema" and wanted.schema is not None:
+        return OutputRule(kind="json_schema", value=wanted.schema, parameter="text", strict=bool(wanted.strict))
+    message = f"text.format is {wanted.type!r}; expected 'text', 'json_object', or 'json_schema' with a schema"
+    raise InvalidParameter(message, parameter="text")
 
 
 def check_own_fields(body: ResponsesBody) -> None:
@@ -132,10 +146,6 @@ def sampling_params(body: ResponsesBody, max_tokens: int | None) -> SamplingPara
 def new_response(body: ResponsesBody, tools: Tools, params: SamplingParams) -> ResponseObject:
     """Return the response as it is before its answer."""
     reasoning = body.reasoning
-    shown_format = {"type": "text"}
-    text = {"format": shown_format}
-    if body.text is not None and body.text.verbosity is not None:
-        text = {"format": shown_format, "verbosity": body.text.verbosity}  # type: ignore[dict-item]
     return ResponseObject(
         id=new_id("resp"),
         created_at=int(time.time()),
@@ -158,13 +168,25 @@ def new_response(body: ResponsesBody, tools: Tools, params: SamplingParams) -> R
         top_p=params.top_p,
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,
-        text=text,
+        text=_shown_text(body),
         tool_choice=body.tool_choice if body.tool_choice is not None else "auto",
         tools=tools.shown,
         top_logprobs=body.top_logprobs or 0,
         user=body.user,
         metadata=dict(body.metadata or {}),
     )
+
+
+def _shown_text(body: ResponsesBody) -> dict[str, Any]:
+    wanted = body.text.format if body.text is not None else None
+    shown: dict[str, Any] = {"format": {"type": "text"}}
+    if wanted is not None and wanted.type != "text":
+        given = {name: getattr(wanted, name) for name in ("name", "description", "schema", "strict")}
+        kept = given if wanted.type == "json_schema" else {}
+        shown = {"format": {"type": wanted.type, **kept}}
+    if body.text is not None and body.text.verbosity is not None:
+        shown["verbosity"] = body.text.verbosity
+    return shown
 
 
 def prompt_failure(body: ResponsesBody) -> ResponseObject:
