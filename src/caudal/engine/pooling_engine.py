@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from caudal.config import EngineConfig
     from caudal.engine.engine import ModelFacts
     from caudal.engine.runner import Runner
-    from caudal.messages import AddRequest
+    from caudal.messages import AddRequest, Vocabulary
     from caudal.models.encoder_spec import Pooling
 
 logger = logging.getLogger(__name__)
@@ -106,6 +106,9 @@ class PoolingEngine:
         self._token_ids[request.request_id] = ids
         self._queue.add(WaitingText(request.request_id, request.tenant, len(ids)))
         self._num_prompt_tokens += len(ids)
+
+    def know_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Do nothing: what is read has no form to keep to."""
 
     def abort(self, request_id: str) -> Update | None:
         """Forget a text and return its last update; None if it is unknown."""
