@@ -309,7 +309,7 @@ async def test_one_key_cannot_fill_the_server(tmp_path):
 async def test_an_answer_carries_no_header_of_anybody_elses_making(tmp_path):
     async with keyed(tmp_path, {"requests_per_minute": 9}) as (http, [mine]):
         response = await ask(http, {**mine, "x-request-id": "mine\tevil"})
-        assert re.fullmatch(r"req-[0-9a-f]{24}", response.headers["x-request-id"])
+        assert re.fullmatch(r"req_[0-9a-f]{24}", response.headers["x-request-id"])
 
 
 async def test_no_secret_is_logged(tmp_path, caplog, capfd):

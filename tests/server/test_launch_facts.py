@@ -2,16 +2,13 @@ from __future__ import annotations
 
 from factory import tiny_checkpoint
 
-from caudal.config import EngineConfig
-from caudal.server import launch
-from caudal.server.settings import ServedModel, ServerSettings
+from caudal.server.launch import ModelSources
+from caudal.server.settings import ServedModel
 
 
-def test_a_server_knows_the_facts_of_its_model(tmp_path, monkeypatch):
+def test_a_server_knows_the_facts_of_its_models_loaded_or_not(tmp_path):
     path = tiny_checkpoint(tmp_path, arch="qwen3", scheme="Q8_0")
-    served = []
-    monkeypatch.setattr(launch, "run_server", lambda *given: served.extend(given))
-    launch.serve(EngineConfig(model_path=str(path)), ServerSettings(port=0), ServedModel(name="m"))
-    model = next(each for each in served if isinstance(each, ServedModel))
-    assert (model.name, model.facts.architecture, model.facts.file_name) == ("m", "qwen3", path.name)
+    sources = ModelSources(named=((ServedModel(name="m"), path),))
+    model = next(each for each in sources.catalog().models() if each.name == "m")
+    assert (model.facts.architecture, model.facts.file_name) == ("qwen3", path.name)
     hash(model)

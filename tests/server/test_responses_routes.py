@@ -223,20 +223,12 @@ async def test_a_response_is_not_kept_if_it_must_not_be(http):
     error_of(await http.get(f"/v1/responses/{made['id']}"), 404)
 
 
-async def test_nobody_sees_the_responses_of_others(http):
-    made = (await ask(http)).json()
-    tenants = iter(["other", ""])
-
-    class Tenant:
-        def __init__(self, app):
-            self.app = app
-
-        async def __call__(self, scope, receive, send):
-            await self.app({**scope, "caudal.tenant": next(tenants)}, receive, send)
-
-    http._transport.app = Tenant(http._transport.app)
-    error_of(await http.get(f"/v1/responses/{made['id']}"), 404)
-    assert (await http.get(f"/v1/responses/{made['id']}")).status_code == 200
+async def test_nobody_sees_the_responses_of_others():
+    async with in_process(ServerSettings(api_keys=("mine", "theirs"))) as http:
+        mine, theirs = ({"authorization": f"Bearer {key}"} for key in ("mine", "theirs"))
+        made = (await http.post("/v1/responses", json={"model": "scripted", "input": "say:hi"}, headers=mine)).json()
+        error_of(await http.get(f"/v1/responses/{made['id']}", headers=theirs), 404)
+        assert (await http.get(f"/v1/responses/{made['id']}", headers=mine)).status_code == 200
 
 
 async def test_input_items(http):

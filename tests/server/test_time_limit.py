@@ -56,7 +56,7 @@ def answer_of(limit_s, params=None):
     detokenizer = Detokenizer({i: bytes([i]) for i in range(256)}, hidden_ids=frozenset(), prompt_ids=())
     params = params or SamplingParams()
     request = AddRequest(request_id="r", prompt_token_ids=[1], params=params)
-    return Answer(request, AnswerReader(detokenizer, params), Timer(), limit_s)
+    return Answer(request, AnswerReader(detokenizer, params), Timer(), time_limit_s=limit_s)
 
 
 async def pieces_of(client, answer):

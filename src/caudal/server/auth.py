@@ -145,6 +145,7 @@ class _Visit:
         self.status = 499  # nothing was answered: the client had gone
         self._scope = scope
         self._begun_s = time.monotonic()
+        self._made_id = "caudal.request_id" not in scope
         self._id = scope.setdefault("caudal.request_id", f"req-{secrets.token_hex(12)}")
 
     def sender(self, send: Send, rate_limits: Callable[[], dict[str, str]]) -> Send:
@@ -154,7 +155,8 @@ class _Visit:
             if message["type"] == "http.response.start":
                 self.status = message["status"]
                 headers = MutableHeaders(scope=message)
-                headers.setdefault("x-request-id", self._id)
+                if self._made_id:
+                    headers.setdefault("x-request-id", self._id)
                 headers.update(rate_limits())
             await send(message)
 

@@ -29,6 +29,8 @@ def scope_of(method: str, path: str) -> str:
     """Return the scope that a request needs, one of SCOPES or OWN. What is not known here needs inference."""
     plain = path.removeprefix("/v1")
     reads = method in ("GET", "HEAD")
+    if path == "/admin/models" or path.startswith("/admin/models/"):
+        return MODELS_READ if reads else MODELS_WRITE
     if path == "/admin" or path.startswith("/admin/"):
         return ADMIN
     if path == "/metrics":
