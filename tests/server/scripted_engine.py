@@ -11,7 +11,7 @@ import re
 import time
 
 from caudal.errors import CheckpointError, Overloaded
-from caudal.messages import EngineReady, EngineStats, TokenLogprobs, Update
+from caudal.messages import EngineReady, EngineStats, StartTimes, TokenLogprobs, Update
 
 ORDER = re.compile(r"(slow-)?(say|loop):(.*?)(?:\n<|$)", re.DOTALL)
 
@@ -111,6 +111,7 @@ class ScriptedEngine:
             finish_reason=reason,
             stop_token_id=token_id if reason == "stop" else None,
             num_cached_tokens=script.cached,
+            start_times=StartTimes(0.25, 0.5) if first else None,
         )
 
     def fail_all(self, error):

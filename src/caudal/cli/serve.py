@@ -9,10 +9,11 @@ from typing import Any
 import click
 
 from caudal.cli.options import ModelFirst, chain, engine_options, model_option, option, speculation_option
+from caudal.cli.process_log import LOG_FORMATTERS, start_logging
 from caudal.config import EngineConfig, check_environment
 from caudal.errors import ConfigError
 from caudal.hub.resolve import resolve
-from caudal.server.settings import ServedModel, ServerSettings
+from caudal.server.settings import ACCESS_LOG_FORMATS, ServedModel, ServerSettings
 
 # fmt: off
 capacity_options = chain(
@@ -44,7 +45,20 @@ listening_options = chain(
     click.option("--served-model-name", "names", multiple=True, metavar="NAME",
                  help="The model's name in the API. May be repeated: the first is listed.  [default: from MODEL]"),
 )
+
+watching_options = chain(
+    click.option("--access-log", type=click.Choice(("auto", *ACCESS_LOG_FORMATS)), default="auto", show_default=True,
+                 help="A line per request on stderr, without prompts and keys; auto is on with --verbose."),
+    click.option("--log-format", type=click.Choice(tuple(LOG_FORMATTERS)), default="text", show_default=True,
+                 help="How the log is written."),
+    click.option("--metrics-per-key", is_flag=True, help="Count tokens and requests per key in /metrics."),
+    click.option("--otlp-traces-endpoint", metavar="URL", default="",
+                 help="Send an OpenTelemetry span per request there (OTLP over HTTP); needs caudal[otel]."),
+)
 # fmt: on
+
+
+_SETTINGS = ("host", "port", "insecure_no_key", "allowed_origins", "metrics_per_key", "otlp_traces_endpoint")
 
 
 def served_model(model: str, path: Path, names: tuple[str, ...]) -> ServedModel:
@@ -75,6 +89,7 @@ def read_keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
 @engine_options
 @speculation_option
 @capacity_options
+@watching_options
 @click.option("--verbose", is_flag=True, help="Log every start and stop, not only what is wrong.")
 def command(
     *,
@@ -83,6 +98,8 @@ def command(
     api_keys: tuple[str, ...],
     api_key_file: Path | None,
     verbose: bool,
+    access_log: str,
+    log_format: str,
     **values: Any,
 ) -> None:
     """Serve MODEL over the OpenAI API, with continuous batching.
@@ -91,13 +108,12 @@ def command(
     """  # fmt: skip
     from caudal.server.launch import serve  # noqa: PLC0415 - a wrong flag is told before the server is imported
 
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO if verbose else logging.WARNING
-    )
+    start_logging(log_format, logging.INFO if verbose else logging.WARNING)
     check_environment()
     path = resolve(model)
     settings = ServerSettings(
         api_keys=read_keys(api_keys, api_key_file),
-        **{name: values.pop(name) for name in ("host", "port", "insecure_no_key", "allowed_origins")},
+        access_log=(log_format if verbose else "off") if access_log == "auto" else access_log,
+        **{name: values.pop(name) for name in _SETTINGS},
     )
     serve(EngineConfig(model_path=str(path), **values), settings, served_model(model, path, names))

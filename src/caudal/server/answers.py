@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from caudal.engine.engine_client import Engines
     from caudal.messages import AddRequest
     from caudal.server.answer_reader import AnswerReader, Piece
-    from caudal.server.metrics import AnswerTimer
+    from caudal.server.answer_timer import AnswerTimer
 
 
 @dataclass(frozen=True, slots=True)

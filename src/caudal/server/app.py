@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
+from caudal.server.access_log import AccessLog
 from caudal.server.auth import RequireKey
 from caudal.server.browser_guard import BrowserGuard
 from caudal.server.context import ServerContext
@@ -17,7 +19,9 @@ from caudal.server.metrics import ServerMetrics
 from caudal.server.model_directory import OneModel
 from caudal.server.paths import TidyPaths
 from caudal.server.problems import HTTPProblem, error_response
+from caudal.server.request_record import Recording
 from caudal.server.routes import routes
+from caudal.server.tracing import open_tracer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from caudal.engine.engine_client import Engines
+    from caudal.server.request_record import Watcher
     from caudal.server.settings import ServedModel, ServerSettings
     from caudal.server.tokenizer_port import ServedTokenizer
 
@@ -34,7 +39,7 @@ def create_app(
     client: Engines, tokenizer: ServedTokenizer, model_info: ServedModel, settings: ServerSettings
 ) -> Starlette:
     """Return an app of one model. It neither starts nor closes the client: whoever made it does."""
-    metrics = ServerMetrics()
+    metrics = ServerMetrics(per_key=settings.metrics_per_key)
     models = OneModel(client, tokenizer, model_info, metrics)
     return app_of(ServerContext(models, settings, metrics))
 
@@ -42,13 +47,21 @@ def create_app(
 def app_of(context: ServerContext) -> Starlette:
     """Return the app of a context."""
     settings = context.settings
+    tracer = open_tracer(settings.otlp_traces_endpoint) if settings.otlp_traces_endpoint else None
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         yield
         context.models.close()
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
 
-    middleware = [Middleware(TidyPaths)]
+    watchers: list[Watcher] = [context.metrics.answered]
+    if settings.access_log != "off":
+        watchers.append(AccessLog(settings.access_log).write)
+    if tracer is not None:
+        watchers.append(tracer.report)
+    middleware = [Middleware(Recording, watchers=tuple(watchers)), Middleware(TidyPaths)]
     if settings.allowed_origins:
         middleware.append(
             Middleware(

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from caudal.server.problems import ErrorShape, error_response, openai_shape
 from caudal.server.request_body import parse_body, read_body
+from caudal.server.request_record import RequestRecord, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -34,6 +35,7 @@ class Call:
         context: what all requests share.
         shape: how the API that was called writes an error.
         num_bytes: of the body, once it has been read.
+        record: what the log, the metrics and the trace will say of the request.
         tenant: whose request it is: the id of the key that was sent, "" without keys. The scheduler is fair between
             tenants, and the prefix cache does not leak from one to another.
     """
@@ -44,6 +46,8 @@ class Call:
         self.shape = shape
         self.num_bytes = 0
         self.tenant: str = request.scope.get("caudal.tenant", "")
+        self.record = record_of(request.scope) or RequestRecord(request.scope)
+        self.record.tenant = self.tenant
         self._leases = leases
 
     @property
@@ -59,7 +63,9 @@ class Call:
 
     async def model(self, name: str | None) -> LoadedModel:
         """Return a model, which stays loaded until the answer has been sent. See ModelDirectory.lease."""
-        return await self._leases.enter_async_context(self.context.models.lease(name))
+        model = await self._leases.enter_async_context(self.context.models.lease(name))
+        self.record.model = model.name
+        return model
 
 
 class Endpoint:
@@ -69,18 +75,24 @@ class Endpoint:
         handler: makes the response, which may do its work while it is sent.
         context: what all requests share.
         shape: how the API writes an error.
+        path: the route's, for the metrics and the trace.
     """
 
-    def __init__(self, handler: Handler, context: ServerContext, shape: ErrorShape = openai_shape) -> None:
+    def __init__(
+        self, handler: Handler, context: ServerContext, shape: ErrorShape = openai_shape, path: str | None = None
+    ) -> None:
         self._handler = handler
         self._context = context
         self._shape = shape
+        self._path = path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         request = Request(scope, receive, send)
         async with AsyncExitStack() as leases:
-            response = await self._respond(Call(request, self._context, self._shape, leases))
+            call = Call(request, self._context, self._shape, leases)
+            call.record.route = self._path
+            response = await self._respond(call)
             await response(scope, receive, send)
 
     async def _respond(self, call: Call) -> Response:

@@ -23,9 +23,12 @@ from caudal.errors import (
     RequestError,
     UnsupportedParameter,
 )
+from caudal.server.request_record import record_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from starlette.types import Receive, Scope, Send
 
 log = logging.getLogger(__name__)
 
@@ -125,7 +128,21 @@ def openai_shape(problem: Problem) -> bytes:
     return msgspec.json.encode(ErrorBody(ErrorDetail(problem.message, kind, problem.parameter, problem.code)))
 
 
+class ErrorResponse(Response):
+    """The HTTP answer that tells of a problem. It notes the problem in the request's record."""
+
+    def __init__(self, problem: Problem, shape: ErrorShape) -> None:
+        super().__init__(shape(problem), problem.status, problem.headers, media_type="application/json")
+        self._problem = problem
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        record = record_of(scope)
+        if record is not None:
+            record.problem = self._problem
+        await super().__call__(scope, receive, send)
+
+
 def error_response(error: Exception, shape: ErrorShape = openai_shape) -> Response:
     """Return the HTTP answer for an exception."""
-    problem = describe_error(error)
-    return Response(shape(problem), problem.status, problem.headers, media_type="application/json")
+    return ErrorResponse(describe_error(error), shape)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+ACCESS_LOG_FORMATS = ("off", "text", "json")
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 
@@ -41,6 +42,9 @@ class ServerSettings:
         ping_interval_s: silence after which a stream gets a comment, so that proxies keep it open.
         first_byte_wait_s: a stream's status line waits this long for the first news, so that a refusal by the engine
             has its own status code.
+        access_log: a line per request on stderr: "off", "text" or "json".
+        metrics_per_key: count tokens and requests per key as well.
+        otlp_traces_endpoint: where a span per request is sent (OTLP over HTTP); "" sends none.
         drain_s: a graceful shutdown waits this long for open requests.
     """
 
@@ -53,4 +57,7 @@ class ServerSettings:
     max_open_requests: int = 1024
     ping_interval_s: float = 15.0
     first_byte_wait_s: float = 2.0
+    access_log: str = "off"
+    metrics_per_key: bool = False
+    otlp_traces_endpoint: str = ""
     drain_s: float = 30.0
