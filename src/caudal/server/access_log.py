@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TextIO
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     from caudal.server.request_record import RequestRecord
 
 _MAX_PATH_CHARS = 512
-_encode = msgspec.json.Encoder().encode
 
 
 class AccessLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -118,7 +118,7 @@ class AccessLog:
         """Write a request's line. A full disk behind standard error does not fail requests."""
         line = line_of(record)
         try:
-            text = _encode(line).decode() if self._as_json else text_of(line)
+            text = json.dumps(msgspec.to_builtins(line)) if self._as_json else text_of(line)
             print(text, file=self._stream or sys.stderr, flush=True)
         except (OSError, ValueError, UnicodeError):
             return

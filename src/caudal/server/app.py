@@ -24,7 +24,7 @@ from caudal.server.routes import routes
 from caudal.server.tracing import open_tracer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
@@ -44,8 +44,8 @@ def create_app(
     return app_of(ServerContext(models, settings, metrics))
 
 
-def app_of(context: ServerContext) -> Starlette:
-    """Return the app of a context."""
+def app_of(context: ServerContext, watchers: Sequence[Watcher] = ()) -> Starlette:
+    """Return the app of a context. The watchers see every request's record, beside those that the settings name."""
     settings = context.settings
     tracer = open_tracer(settings.otlp_traces_endpoint) if settings.otlp_traces_endpoint else None
 
@@ -56,7 +56,7 @@ def app_of(context: ServerContext) -> Starlette:
         if tracer is not None:
             await asyncio.to_thread(tracer.close)
 
-    watchers: list[Watcher] = [context.metrics.answered]
+    watchers = [context.metrics.answered, *watchers]
     if settings.access_log != "off":
         watchers.append(AccessLog(settings.access_log).write)
     if tracer is not None:

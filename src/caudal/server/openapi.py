@@ -88,11 +88,10 @@ def document(routes: Iterable[DescribedRoute]) -> dict[str, Any]:
 def _operation(route: DescribedRoute, schema_of: dict[type, Any]) -> dict[str, Any]:
     shapes = route.shapes
     text = inspect.getdoc(route.handler) or ""
-    answer: dict[str, Any] = {shapes.media_type: {}}
-    if shapes.response is not None:
-        answer[shapes.media_type] = {"schema": schema_of[shapes.response]}
+    schema = {} if shapes.response is None else {"schema": schema_of[shapes.response]}
+    answer: dict[str, Any] = {shapes.media_type.partition(";")[0]: schema}
     if shapes.stream:
-        answer[shapes.stream] = {}
+        answer[shapes.stream.partition(";")[0]] = {}
     error = {"schema": schema_of[ErrorBody]} if route.error_shape is openai_shape else {}
     operation: dict[str, Any] = {
         "operationId": re.sub(r"\W+", "_", f"{route.method.lower()}{route.path}").strip("_"),
