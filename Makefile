@@ -65,6 +65,7 @@ bench: $(VENV)/.installed models $(LLAMA_PYTHON)
 
 docs: $(VENV)/.installed
 	$(PY) scripts/generate_docs.py
+	$(PY) scripts/generate_dashboard.py
 
 demo: $(VENV)/.demo
 

@@ -11,7 +11,7 @@ import re
 import time
 
 from caudal.errors import CheckpointError, Overloaded
-from caudal.messages import EngineReady, EngineStats, StartTimes, TokenLogprobs, Update
+from caudal.messages import STEP_TOKENS, EngineReady, EngineStats, StartTimes, TokenLogprobs, Update
 
 ORDER = re.compile(r"(slow-)?(say|loop):(.*?)(?:\n<|$)", re.DOTALL)
 
@@ -126,10 +126,13 @@ class ScriptedEngine:
             num_waiting=len(self.waiting),
             kv_blocks_total=100,
             kv_blocks_used=len(self.running),
+            kv_slots_allocated=32 * len(self.running),
+            kv_slots_used=31 * len(self.running),
             prompt_tokens=self.num_prompt,
             generation_tokens=self.num_generated,
             prefix_cache_queries=self.num_prompt,
             prefix_cache_hits=self.num_hits,
+            step_tokens=[self.num_steps, *[0] * len(STEP_TOKENS), self.num_generated],
             num_drafts=2,
             num_draft_tokens=9,
             num_accepted_tokens=5,

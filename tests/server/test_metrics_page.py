@@ -52,6 +52,7 @@ async def test_what_was_asked_for(http):
     assert page["vllm:request_params_n_sum", ""] == 5
     assert page["vllm:request_params_n_count", ""] == 2
     assert page["vllm:request_params_max_tokens_sum", ""] == 3 * 7 + 2 * 20
+    assert page["vllm:request_max_num_generation_tokens_sum", ""] == 2 + 2
 
 
 async def test_cached_prompt_tokens(http):

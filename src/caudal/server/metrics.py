@@ -77,6 +77,9 @@ class ServerMetrics:
         )
         self.request_prompt_tokens = self._histogram("vllm:request_prompt_tokens", "Prompt length.", _TOKENS)
         self.request_generation_tokens = self._histogram("vllm:request_generation_tokens", "Answer length.", _TOKENS)
+        self._longest_answer = self._histogram(
+            "vllm:request_max_num_generation_tokens", "The longest of a request's answers.", _TOKENS
+        )
         self.params_n = self._histogram("vllm:request_params_n", "Answers asked for in a request.", _ANSWERS)
         self.params_max_tokens = self._histogram(
             "vllm:request_params_max_tokens", "Longest answer allowed, as asked for or as the context leaves.", _TOKENS
@@ -113,6 +116,9 @@ class ServerMetrics:
         handler = record.route or "none"
         self._http.labels(method, handler, str(record.status)).inc()
         self._http_s.labels(method, handler).observe(record.duration_s)
+        if record.answers:
+            longest = max(answer.timer.num_tokens for answer in record.answers)
+            self._longest_answer.labels(record.model).observe(longest)
         if record.status in _REFUSED and record.problem is not None:
             self._rejections.labels(record.model, record.problem.code or "other").inc()
 
