@@ -28,6 +28,7 @@ class Verb(NamedTuple):
 VERBS = {
     "run": Verb("caudal.cli.run", "Answer a prompt, or chat when there is none."),
     "serve": Verb("caudal.cli.serve", "Serve a model over the OpenAI API."),
+    "launch": Verb("caudal.cli.launch", "Show what an agent (claude, codex, ...) needs, or start it."),
     "bench": Verb("caudal.cli.bench", "Measure prompt and generation speed."),
     "show": Verb("caudal.cli.show", "Describe a model file."),
     "list": Verb("caudal.cli.list_models", "List the models on this disk."),
