@@ -1,7 +1,12 @@
-"""A whole server in a process of its own, with the scripted engine: python serve_scripted.py PORT DRAIN_S [MODEL]."""
+"""A whole server in a process of its own, with the scripted engine: python serve_scripted.py PORT DRAIN_S [MODEL].
+
+SCRIPTED_SETTINGS is a JSON object of further fields of ServerSettings.
+"""
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 
 from byte_tokenizer import ByteTokenizer
@@ -14,7 +19,8 @@ from caudal.server.settings import ServedModel, ServerSettings
 
 def main():
     port, drain_s, *rest = sys.argv[1:]
-    settings = ServerSettings(port=int(port), drain_s=float(drain_s))
+    more = json.loads(os.environ.get("SCRIPTED_SETTINGS", "{}"))
+    settings = ServerSettings(**{"port": int(port), "drain_s": float(drain_s), **more})
     config = EngineConfig(model_path=rest[0] if rest else "scripted", max_model_len=100_000)
     try:
         check_exposure(settings)

@@ -57,7 +57,7 @@ class Call:
 
     async def body(self, decoder: msgspec.json.Decoder[Body]) -> Body:
         """Return the body as the decoder's type; see read_body and parse_body for what is refused."""
-        data = await read_body(self.request, self.settings.max_body_bytes)
+        data = await read_body(self.request, self.settings.max_body_bytes, self.settings.body_timeout_s)
         self.num_bytes = len(data)
         return parse_body(data, decoder)
 

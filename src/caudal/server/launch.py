@@ -13,7 +13,8 @@ import signal
 import socket
 import sys
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 
@@ -22,6 +23,7 @@ from caudal.engine.engine_client import EngineClient
 from caudal.engine.engine_process import DEFAULT_ENGINE
 from caudal.errors import ConfigError
 from caudal.server.app import create_app
+from caudal.server.http_protocol import BoundedProtocol
 from caudal.server.settings import LOOPBACK_HOSTS, ServedModel, ServerSettings
 
 if TYPE_CHECKING:
@@ -101,8 +103,10 @@ def run_server(
 
 
 def _uvicorn_config(app: Starlette, settings: ServerSettings) -> uvicorn.Config:
+    protocol = partial(BoundedProtocol, max_head_bytes=settings.max_head_bytes, head_timeout_s=settings.head_timeout_s)
     return uvicorn.Config(
         app,
+        http=cast("Any", protocol),
         log_config=None,  # the process's logging is the command line's business
         access_log=False,
         server_header=False,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -91,6 +92,10 @@ def describe_error(error: Exception) -> Problem:
     if isinstance(error, EngineUnavailable):
         return Problem(status=503, message=text, code="engine_unavailable", headers=_retry_after(error.retry_after_s))
     if isinstance(error, CaudalError):
+        path = getattr(error, "path", None)
+        if path is not None:  # where a model lies is the administrator's business
+            log.error("a request failed: %s", text)
+            text = text.replace(str(path), Path(str(path)).name)
         return Problem(
             status=500, message=text, code="engine_dead" if isinstance(error, EngineDead) else "engine_error"
         )
