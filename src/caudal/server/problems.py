@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -75,8 +76,25 @@ class HTTPProblem(CaudalError):
         )
 
 
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
+
+
+_MAX_MESSAGE_CHARS = 2000
+
+
 def describe_error(error: Exception) -> Problem:
-    """Return what tells a client about an exception."""
+    """Return what tells a client about an exception.
+
+    A message may quote what was sent, but not at any length; addresses of this process's memory are nobody's business.
+    """
+    problem = _problem_of(error)
+    message = _ADDRESS.sub("0x...", problem.message[:_MAX_MESSAGE_CHARS])
+    if len(problem.message) > _MAX_MESSAGE_CHARS:
+        message += " ..."
+    return problem if message == problem.message else replace(problem, message=message)
+
+
+def _problem_of(error: Exception) -> Problem:
     text = str(error)
     if isinstance(error, HTTPProblem):
         return error.problem
