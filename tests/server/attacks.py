@@ -16,8 +16,9 @@ KEY = "open-sesame-0123456789"
 class Target:
     """A running server."""
 
-    def __init__(self, url, key=None):
+    def __init__(self, url, key=None, pid=None):
         self.url = url
+        self.pid = pid
         self.host, _, port = url.removeprefix("http://").partition(":")
         self.port = int(port)
         self.key = key
@@ -89,7 +90,7 @@ def target(key=None, **settings):
         del os.environ["SCRIPTED_SETTINGS"]
     with server:
         server.wait_ready()
-        yield Target(server.url, key)
+        yield Target(server.url, key, server.process.pid)
 
 
 def error_of(body):

@@ -166,18 +166,11 @@ def test_the_server_has_no_connection_but_its_clients(server):
     if not sockets.exists():
         pytest.skip("finds connections in /proc, which only Linux has; runs in CI")
     listening = f":{server.port:04X}"
-    pids = [p for p in Path("/proc").iterdir() if p.name.isdecimal() and is_of(p, "serve_scripted.py")]
-    inodes = {str(fd.readlink())[8:-1] for pid in pids for fd in (pid / "fd").iterdir() if is_socket(fd)}
+    inodes = {str(fd.readlink())[8:-1] for fd in Path(f"/proc/{server.pid}/fd").iterdir() if is_socket(fd)}
     rows = [line.split() for line in sockets.read_text().splitlines()[1:]]
     own = [row for row in rows if row[9] in inodes]
     assert own
     assert all(row[1].endswith(listening) for row in own), own
-
-
-def is_of(pid, name):
-    with suppress(OSError):
-        return name in (pid / "cmdline").read_text()
-    return False
 
 
 def is_socket(fd):
