@@ -30,10 +30,12 @@ async def test_a_json_line_per_request(capsys):
         headers = {"x-request-id": "trace-7"}
         body = {"messages": [{"role": "user", "content": "say:the-answer sesame"}], "n": 2}
         response = await http.post("/v1/chat/completions?q=the-query", json=body, headers=headers)
-        assert response.headers["x-request-id"] == "trace-7"
+        assert response.headers["x-client-request-id"] == "trace-7"
+        ids.append(response.headers["x-request-id"])
+        assert response.headers["request-id"] == ids[0]
         sizes.append(len(response.content))
 
-    sizes = []
+    sizes, ids = [], []
     (line,) = map(json.loads, await lines_of(capsys, "json", ask))
     assert line["log"] == "access"
     assert (line["method"], line["path"], line["status"]) == ("POST", "/v1/chat/completions", 200)
@@ -43,7 +45,7 @@ async def test_a_json_line_per_request(capsys):
     assert line["prompt_tokens"] == len("<user>say:the-answer sesame\n<assistant>") + 1
     assert 0 < line["first_token_s"] <= line["duration_s"]
     assert line["client_request_id"] == "trace-7"
-    assert line["request_id"].startswith("req_")
+    assert [line["request_id"]] == ids
     assert line["client"] == "127.0.0.1"
     assert line["time"].endswith("Z")
     assert "key" not in line
@@ -93,6 +95,7 @@ async def test_ids_that_are_no_ids_are_not_sent_back(http):
     for given_id in ("a b", "x" * 200, "ünï", ""):
         response = await http.get("/health", headers={"x-request-id": given_id.encode()})
         assert response.headers["x-request-id"].startswith("req_")
+        assert "x-client-request-id" not in response.headers
     first, second = [(await complete(http, "say:a")).headers["x-request-id"] for _ in range(2)]
     assert first != second
 

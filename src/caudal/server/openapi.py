@@ -56,7 +56,7 @@ class DescribedRoute:
 
 
 def document(routes: Iterable[DescribedRoute]) -> dict[str, Any]:
-    """Return the OpenAPI document of these routes."""
+    """Return the OpenAPI document of these routes. Of two for one path and method, the first counts, as in the router."""
     found = list(routes)
     types = [t for route in found for t in (route.shapes.request, route.shapes.response) if t is not None]
     types = list(dict.fromkeys([*types, ErrorBody]))
@@ -65,7 +65,7 @@ def document(routes: Iterable[DescribedRoute]) -> dict[str, Any]:
     paths: dict[str, Any] = {}
     for route in found:
         path = _PARAMETER.sub(r"{\1}", route.path)
-        paths.setdefault(path, {})[route.method.lower()] = _operation(route, schema_of)
+        paths.setdefault(path, {}).setdefault(route.method.lower(), _operation(route, schema_of))
     return {
         "openapi": "3.1.0",
         "info": {
@@ -95,7 +95,7 @@ def _operation(route: DescribedRoute, schema_of: dict[type, Any]) -> dict[str, A
     error = {"schema": schema_of[ErrorBody]} if route.error_shape is openai_shape else {}
     operation: dict[str, Any] = {
         "operationId": re.sub(r"\W+", "_", f"{route.method.lower()}{route.path}").strip("_"),
-        "summary": text.partition("\n")[0],
+        "summary": text.partition("\n")[0] or f"{route.method} {route.path}",
         "responses": {
             "200": {"description": "The answer.", "content": answer},
             "default": {"description": "An error.", "content": {_JSON: error}},

@@ -33,7 +33,7 @@ class RequestRecord:
     Attributes:
         headers: what was sent.
         request_id: made here; what a client sends names nothing in this server.
-        client_request_id: the client's own X-Request-Id, if it is short and plain; it is sent back, and logged.
+        client_request_id: the client's own X-Request-Id, if it is short and plain.
         client: its address; "" if the server does not know it.
         tenant: the id of the key that was sent; "" without keys.
         method, path: as sent, without the query.
@@ -96,6 +96,9 @@ def record_of(scope: Scope) -> RequestRecord | None:
 class Recording:
     """The outermost layer: keeps a record of every request and shows it to the watchers when the request has ended.
 
+    The request's id is in the scope as "caudal.request_id" and in every response: OpenAI's clients read `x-request-id`,
+    Anthropic's `request-id`. An id that a client sends is given back as `x-client-request-id`.
+
     Args:
         app: what answers.
         watchers: called with each record. They must not raise.
@@ -111,14 +114,17 @@ class Recording:
             await self._app(scope, receive, send)
             return
         record = scope[_SCOPE_KEY] = RequestRecord(scope)
-        request_id = (record.client_request_id or record.request_id).encode()
+        scope["caudal.request_id"] = record.request_id
+        ids = [(name, record.request_id.encode()) for name in (b"x-request-id", b"request-id")]
+        if record.client_request_id is not None:
+            ids.append((b"x-client-request-id", record.client_request_id.encode()))
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.body":
                 record.num_bytes += len(message.get("body", b""))
             elif message["type"] == "http.response.start":
                 record.status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (b"x-request-id", request_id)]
+                message = {**message, "headers": [*message.get("headers", ()), *ids]}
             await send(message)
 
         try:
