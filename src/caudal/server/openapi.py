@@ -56,7 +56,7 @@ class DescribedRoute:
 
 
 def document(routes: Iterable[DescribedRoute]) -> dict[str, Any]:
-    """Return the OpenAPI document of these routes. Of two for one path and method, the first counts, as in the router."""
+    """Return the OpenAPI document of these routes. Of two for one path and method, the first counts."""
     found = list(routes)
     types = [t for route in found for t in (route.shapes.request, route.shapes.response) if t is not None]
     types = list(dict.fromkeys([*types, ErrorBody]))
