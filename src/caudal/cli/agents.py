@@ -8,7 +8,7 @@ One row per agent. Texts are templates over these names:
     {output}    room for an answer: a quarter of the context, at most 32000
     {folder}    where the configuration file lies
 
-Sources are the agents' own documentation; see docs/agents.md for what was tried.
+The names of variables, files and flags are the agents'; the tests start programs that only pretend to be them.
 """
 
 from __future__ import annotations
