@@ -20,6 +20,7 @@ NATIVE := CMakeLists.txt pyproject.toml $(shell find native -type f -name '*.cpp
 CHECKS := $(wildcard tests/kernels/native/*.cpp) $(wildcard tests/kernels/native/CMakeLists.txt)
 
 .PHONY: run test lint format native test-native test-neon test-asan parity bench docs demo models clean help
+.PHONY: schemathesis clients
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -60,11 +61,20 @@ test-asan: $(VENV)/.build
 parity: $(VENV)/.installed $(VENV)/.test build/parity-venv/.ready
 	scripts/parity.sh build/parity-venv/bin/python $(PY)
 
+# Asks a running server for everything in its own OpenAPI document, and for much that is not: no 5xx may come.
+schemathesis: $(VENV)/.installed $(VENV)/.test build/schemathesis-venv/bin/schemathesis
+	$(PY) -m pytest tests/server/test_schemathesis.py
+
+# Clients that people use, unchanged, in an environment of their own (0.7 GB): too heavy for every run of the tests.
+clients: $(VENV)/.installed $(VENV)/.test build/clients-venv/.ready
+	$(PY) -m pytest tests/server/test_client_contracts.py
+
 bench: $(VENV)/.installed models $(LLAMA_PYTHON)
 	$(PY) bench/compare.py --llama-python $(LLAMA_PYTHON)
 
 docs: $(VENV)/.installed
 	$(PY) scripts/generate_docs.py
+	$(PY) scripts/generate_dashboard.py
 
 demo: $(VENV)/.demo
 
@@ -111,6 +121,15 @@ $(VENV)/.lint: scripts/requirements.py pyproject.toml | $(PY)
 build/parity-venv/.ready: $(VENV)/.installed
 	$(PYTHON) -m venv build/parity-venv
 	build/parity-venv/bin/pip install -q torch==2.13.0 transformers numpy gguf
+	@touch $@
+
+build/schemathesis-venv/bin/schemathesis:
+	$(PYTHON) -m venv build/schemathesis-venv
+	build/schemathesis-venv/bin/pip install -q schemathesis==4.32.5
+
+build/clients-venv/.ready:
+	$(PYTHON) -m venv build/clients-venv
+	build/clients-venv/bin/pip install -q litellm==1.110.2 langchain-openai==1.7.4 'lm-eval[api]==0.4.13'
 	@touch $@
 
 build/llama-venv/bin/python:

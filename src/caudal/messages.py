@@ -7,6 +7,7 @@ import msgspec
 from caudal.sampling_params import SamplingParams  # noqa: TC001 - msgspec reads the annotation
 
 FINISH_REASONS = ("stop", "length", "abort", "error")
+STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 
 
 class AddRequest(msgspec.Struct, frozen=True, tag="add", kw_only=True):
@@ -64,7 +65,14 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     top_logprobs: list[float]
 
 
-class Update(msgspec.Struct, frozen=True, kw_only=True):
+class StartTimes(msgspec.Struct, frozen=True, array_like=True):
+    """How long a request waited until it was first scheduled, and from then until it had its first token."""
+
+    queue_s: float
+    prefill_s: float
+
+
+class Update(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """News of one request. Exactly one update of a request has a finish_reason, and it is the last.
 
     Attributes:
@@ -75,6 +83,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
         error_parameter: the parameter that a refusal is about.
         prompt_logprobs: once, before or with the first token; None for the first prompt token.
         embedding: of a text that an embedding model has read, or its scores.
+        start_times: once, with the first token.
     """
 
     request_id: str
@@ -84,6 +93,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
     stop_token_id: int | None = None
     num_cached_tokens: int = 0
+    start_times: StartTimes | None = None
     error: str | None = None
     error_kind: str | None = None
     error_parameter: str | None = None
@@ -97,7 +107,11 @@ class Updates(msgspec.Struct, frozen=True, tag="updates", kw_only=True):
 
 
 class EngineStats(msgspec.Struct, frozen=True, tag="stats", kw_only=True):
-    """Counters since start, and gauges now. Sent at most every 0.2 s while working, every second when idle."""
+    """Counters since start, and gauges now. Sent at most every 0.2 s while working, every second when idle.
+
+    Attributes:
+        step_tokens: steps by how many tokens they computed: up to each of STEP_TOKENS, and more; then their sum.
+    """
 
     num_steps: int = 0
     num_running: int = 0
@@ -114,6 +128,7 @@ class EngineStats(msgspec.Struct, frozen=True, tag="stats", kw_only=True):
     num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_tokens: int = 0
+    step_tokens: list[int] = []
     busy: bool = False
 
 

@@ -43,6 +43,7 @@ ONLY_IN = {
     "starlette": ("server",),
     "uvicorn": ("server",),
     "prometheus_client": ("server",),
+    "opentelemetry": ("server.tracing",),
     "tokenizers": ("tokenizer",),
     "jinja2": ("tokenizer",),
     "click": ("cli",),

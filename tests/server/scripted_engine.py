@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from caudal.errors import CheckpointError, InvalidParameter, Overloaded
-from caudal.messages import EngineReady, EngineStats, TokenLogprobs, Update
+from caudal.messages import STEP_TOKENS, EngineReady, EngineStats, StartTimes, TokenLogprobs, Update
 
 ORDER = re.compile(r"(slow-)?(say|loop):(.*?)(?:\n<|$)", re.DOTALL)
 
@@ -125,6 +125,7 @@ class ScriptedEngine:
             finish_reason=reason,
             stop_token_id=token_id if reason == "stop" else None,
             num_cached_tokens=script.cached,
+            start_times=StartTimes(0.25, 0.5) if first else None,
         )
 
     def fail_all(self, error):
@@ -139,10 +140,13 @@ class ScriptedEngine:
             num_waiting=len(self.waiting),
             kv_blocks_total=100,
             kv_blocks_used=len(self.running),
+            kv_slots_allocated=32 * len(self.running),
+            kv_slots_used=31 * len(self.running),
             prompt_tokens=self.num_prompt,
             generation_tokens=self.num_generated,
             prefix_cache_queries=self.num_prompt,
             prefix_cache_hits=self.num_hits,
+            step_tokens=[self.num_steps, *[0] * len(STEP_TOKENS), self.num_generated],
             num_drafts=2,
             num_draft_tokens=9,
             num_accepted_tokens=5,

@@ -3,10 +3,12 @@
 python serve_scripted.py PORT DRAIN_S [MODEL...]: the first is loaded at the start. A model's name is what
 scripted_engine.load reads, but for "scripted", which has no other meaning.
 SCRIPTED_KEEP_ALIVE_S, SCRIPTED_MAX_LOADED and SCRIPTED_LOAD_TIMEOUT_S stand for the flags.
+SCRIPTED_SETTINGS is a JSON object of further fields of ServerSettings.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
@@ -23,7 +25,9 @@ from caudal.server.settings import ServedModel, ServerSettings
 def main():
     port, drain_s, *names = sys.argv[1:]
     names = names or ["scripted"]
-    settings = ServerSettings(port=int(port), drain_s=float(drain_s), ping_interval_s=0.1, first_byte_wait_s=0.3)
+    more = json.loads(os.environ.get("SCRIPTED_SETTINGS", "{}"))
+    quick = {"ping_interval_s": 0.1, "first_byte_wait_s": 0.3}
+    settings = ServerSettings(**{"port": int(port), "drain_s": float(drain_s), **quick, **more})
     keep_alive_s = float(os.environ.get("SCRIPTED_KEEP_ALIVE_S", "300"))
     max_loaded = int(os.environ["SCRIPTED_MAX_LOADED"]) if "SCRIPTED_MAX_LOADED" in os.environ else None
     load_timeout_s = float(os.environ.get("SCRIPTED_LOAD_TIMEOUT_S", "60"))

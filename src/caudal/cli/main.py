@@ -31,6 +31,7 @@ VERBS = {
     "ps": Verb("caudal.cli.ps", "List the models that a running server has in memory."),
     "stop": Verb("caudal.cli.stop", "Unload a model of a running server."),
     "pull": Verb("caudal.cli.pull", "Download a model."),
+    "launch": Verb("caudal.cli.launch", "Show what an agent (claude, codex, ...) needs, or start it."),
     "bench": Verb("caudal.cli.bench", "Measure prompt and generation speed."),
     "show": Verb("caudal.cli.show", "Describe a model file."),
     "keys": Verb("caudal.cli.keys", "Make, change and revoke API keys, and show what they used."),

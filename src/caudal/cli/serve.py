@@ -9,13 +9,14 @@ from typing import Any
 import click
 
 from caudal.cli.options import ModelFirst, chain, engine_options, model_option, option, speculation_option
+from caudal.cli.process_log import LOG_FORMATTERS, start_logging
 from caudal.cli.state_options import state_options, state_settings
 from caudal.config import POOLINGS, EngineConfig, check_environment
 from caudal.errors import ConfigError
 from caudal.hub.resolve import SHARD, resolve
 from caudal.server.model_catalog import read_aliases
 from caudal.server.residency import Residency, read_keep_alive
-from caudal.server.settings import ServedModel, ServerSettings
+from caudal.server.settings import ACCESS_LOG_FORMATS, ServedModel, ServerSettings
 
 # fmt: off
 capacity_options = chain(
@@ -65,7 +66,20 @@ several_options = chain(
                  default=Residency.load_timeout_s, show_default=True,
                  help="A request waits so long for its model, and is then told to come again."),
 )
+
+watching_options = chain(
+    click.option("--access-log", type=click.Choice(("auto", *ACCESS_LOG_FORMATS)), default="auto", show_default=True,
+                 help="A line per request on stderr, without prompts and keys; auto is on with --verbose."),
+    click.option("--log-format", type=click.Choice(tuple(LOG_FORMATTERS)), default="text", show_default=True,
+                 help="How the log is written."),
+    click.option("--metrics-per-key", is_flag=True, help="Count tokens and requests per key in /metrics."),
+    click.option("--otlp-traces-endpoint", metavar="URL", default="",
+                 help="Send an OpenTelemetry span per request there (OTLP over HTTP); needs caudal[otel]."),
+)
 # fmt: on
+
+
+_SETTINGS = ("host", "port", "insecure_no_key", "allowed_origins", "metrics_per_key", "otlp_traces_endpoint")
 
 
 def served_model(model: str, path: Path, names: tuple[str, ...]) -> ServedModel:
@@ -128,6 +142,7 @@ def read_residency(keep_alive: str | None, values: dict[str, Any]) -> Residency:
 @speculation_option
 @capacity_options
 @state_options
+@watching_options
 @click.option("--verbose", is_flag=True, help="Log every start and stop, not only what is wrong.")
 def command(
     *,
@@ -137,6 +152,8 @@ def command(
     api_key_file: Path | None,
     keep_alive: str | None,
     verbose: bool,
+    access_log: str,
+    log_format: str,
     **values: Any,
 ) -> None:
     """Serve models over the OpenAI API, with continuous batching.
@@ -148,9 +165,7 @@ def command(
     """  # fmt: skip
     from caudal.server.launch import ModelSources, serve  # noqa: PLC0415 - a wrong flag is told before it is imported
 
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO if verbose else logging.WARNING
-    )
+    start_logging(log_format, logging.INFO if verbose else logging.WARNING)
     check_environment()
     folder, aliases = values.pop("folder"), read_aliases(values.pop("aliases"))
     if not models and folder is None:
@@ -161,7 +176,8 @@ def command(
     settings = ServerSettings(
         api_keys=read_keys(api_keys, api_key_file),
         **state_settings(values),
-        **{name: values.pop(name) for name in ("host", "port", "insecure_no_key", "allowed_origins")},
+        access_log=(log_format if verbose else "off") if access_log == "auto" else access_log,
+        **{name: values.pop(name) for name in _SETTINGS},
     )
     path = str(named[0][1]) if named else ""
     serve(

@@ -124,6 +124,7 @@ class Scheduler:
         self._departed: dict[int, Sequence] = {}
         self._next_seq_id = 0
         self._next_step_id = 0
+        self._started: list[str] = []
         self._num_queried_tokens = 0
         self._num_hit_tokens = 0
         self._num_preemptions = 0
@@ -240,6 +241,7 @@ class Scheduler:
             insort(self._running, seq, key=lambda other: other.rank)
             if not seq.has_started:
                 seq.has_started = True
+                self._started.append(seq.request_id)
                 seq.num_cached_tokens = seq.num_computed_tokens
                 self._num_queried_tokens += seq.num_prompt_tokens
                 self._num_hit_tokens += seq.num_cached_tokens
@@ -391,6 +393,13 @@ class Scheduler:
         self._departed.clear()
 
     # Questions
+
+    def take_started(self) -> list[str]:
+        """Ids of the requests that were planned for the first time since the last call."""
+        started = self._started
+        if started:
+            self._started = []
+        return started
 
     @property
     def has_work(self) -> bool:

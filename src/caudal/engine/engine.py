@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import time
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +17,7 @@ from caudal.engine.request_table import refusal
 from caudal.engine.sampling_batch import RowSampling, SamplingArrays
 from caudal.engine.step_batch import StepArrays
 from caudal.errors import InvalidParameter, Overloaded, RequestError
-from caudal.messages import EngineReady, EngineStats, TokenLogprobs, Update
+from caudal.messages import STEP_TOKENS, EngineReady, EngineStats, StartTimes, TokenLogprobs, Update
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,10 +51,13 @@ class ModelFacts:
 
 @dataclass(slots=True)
 class _Running:
-    """What the engine keeps of a request beside the scheduler's sequence."""
+    """What the engine keeps of a request beside the scheduler's sequence. Times are of the monotonic clock."""
 
     sampling: RowSampling
     prompt_logprobs: PromptLogprobs | None
+    added_s: float
+    started_s: float = 0.0
+    has_token: bool = False
 
 
 class Engine:
@@ -81,7 +86,7 @@ class Engine:
         )
         self.max_model_len = self._scheduler.max_model_len
         self._running: dict[str, _Running] = {}
-        self._reporting: set[str] = set()  # of them, those whose updates may hold log-probabilities
+        self._reporting: set[str] = set()  # of them, those whose next update says more than its tokens
         self._constraints: Constraints | None = None
         self._failed: list[tuple[str, str]] = []  # requests whose grammar failed in this step, and why
         self._num_unscored = 0  # of them, those whose prompt's log-probabilities are still to be told
@@ -90,6 +95,7 @@ class Engine:
         self._num_steps = 0
         self._num_prompt_tokens = 0
         self._num_generation_tokens = 0
+        self._step_tokens = [0] * (len(STEP_TOKENS) + 2)
 
     @property
     def has_work(self) -> bool:
@@ -162,10 +168,9 @@ class Engine:
             draft_state,
         )
         collector = None if params.prompt_logprobs is None else PromptLogprobs(params.prompt_logprobs)
-        self._running[request.request_id] = _Running(RowSampling.of(params, stops), collector)
+        self._running[request.request_id] = _Running(RowSampling.of(params, stops), collector, time.monotonic())
         self._num_unscored += collector is not None
-        if collector is not None or params.logprobs is not None:
-            self._reporting.add(request.request_id)
+        self._reporting.add(request.request_id)
         self._num_prompt_tokens += len(request.prompt_token_ids)
 
     def _check_token_ids(self, parameter: str, token_ids: list[int] | dict[int, float]) -> None:
@@ -192,6 +197,8 @@ class Engine:
             if constraints is not None and not refused:
                 constraints.wait_for_build()
             return refused
+        if started := self._scheduler.take_started():
+            self._note_start(started)
         return refused + self._run(plan)
 
     def _run(self, plan: StepPlan) -> list[Update]:
@@ -216,6 +223,12 @@ class Engine:
                 updates.append(self._last_update(update, reason))
         return updates
 
+    def _note_start(self, request_ids: list[str]) -> None:
+        now_s = time.monotonic()
+        for request_id in request_ids:
+            if (running := self._running.get(request_id)) is not None:
+                running.started_s = now_s
+
     def _compute(self, plan: StepPlan) -> SampleOutput | None:
         """Choose what follows sampling rows and tokens of drafts; score prompt tokens that were asked for.
 
@@ -225,6 +238,9 @@ class Engine:
         batch = self._step_arrays.batch(plan, columns, [seq.token_ids for seq in sequences])
         sampling = self._sampling_arrays.batch(plan, columns, sequences, batch.context_lens)
         masks = None if self._constraints is None else self._constraints.start_masks(plan, sequences)
+        num_tokens = len(batch.token_ids)
+        self._step_tokens[bisect_left(STEP_TOKENS, num_tokens)] += 1
+        self._step_tokens[-1] += num_tokens
         logits = self._runner.forward(batch)
         if self._num_unscored:
             self._score_prompts(plan, logits)
@@ -273,8 +289,12 @@ class Engine:
         return updates
 
     def _update(self, update: SequenceUpdate, sampled: SampleOutput | None) -> Update:
-        """Tell what a sequence's update says, with log-probabilities if they were asked for."""
+        """Tell what a sequence's update says, log-probabilities that were asked for, and when its first token came."""
         running = self._running[update.request_id]
+        start_times = None
+        if not running.has_token and update.new_token_ids:
+            running.has_token = True
+            start_times = StartTimes(running.started_s - running.added_s, time.monotonic() - running.started_s)
         logprobs = None
         num_top = running.sampling.params.logprobs
         if sampled is not None and num_top is not None:
@@ -288,6 +308,8 @@ class Engine:
         if update.finish_reason is not None:
             del self._running[update.request_id]
             self._forget(update.request_id)
+        elif num_top is None:
+            self._reporting.discard(update.request_id)
         return Update(
             request_id=update.request_id,
             token_ids=list(update.new_token_ids),
@@ -296,6 +318,7 @@ class Engine:
             finish_reason=None if update.finish_reason is None else str(update.finish_reason),
             stop_token_id=update.stop_token_id,
             num_cached_tokens=update.num_cached_tokens,
+            start_times=start_times,
         )
 
     def _last_update(self, update: SequenceUpdate, error: str | None = None) -> Update:
@@ -344,6 +367,7 @@ class Engine:
             num_drafts=stats.num_drafts,
             num_draft_tokens=stats.num_draft_tokens,
             num_accepted_tokens=stats.num_accepted_tokens,
+            step_tokens=list(self._step_tokens),
             busy=self.has_work,
         )
 

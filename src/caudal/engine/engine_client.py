@@ -71,6 +71,10 @@ class Engines(Protocol):
     def know_vocabulary(self, make: Callable[[], Vocabulary]) -> None:
         """Take what makes the vocabulary, which the engine is told before its first grammar. Called in a thread."""
 
+    @property
+    def num_restarts(self) -> int:
+        """How often the engine was started again after it had died."""
+
     def generate(self, request: AddRequest) -> AsyncGenerator[Update, None]:
         """Yield the request's updates; closing the generator aborts the request."""
 
@@ -167,6 +171,7 @@ class EngineClient:
         self._watcher: asyncio.Task[None] | None = None
         self._leaving = False
         self._retry_at_s = 0.0
+        self.num_restarts = 0
 
     @property
     def ready(self) -> EngineReady | None:
@@ -339,6 +344,7 @@ class EngineClient:
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, MAX_BACKOFF_S)
             started_s = time.monotonic()
+            self.num_restarts += 1
             try:
                 await self._spawn()
             except (CaudalError, OSError) as error:

@@ -48,6 +48,7 @@ class LocalEngineClient:
         self._thread: threading.Thread | None = None
         self._ready: EngineReady | None = None
         self._leaving = False
+        self.num_restarts = 0  # its thread dies with the process
 
     @property
     def ready(self) -> EngineReady | None:

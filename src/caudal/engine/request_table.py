@@ -48,6 +48,7 @@ def merge_updates(updates: list[Update]) -> Update:
         finish_reason=last.finish_reason,
         stop_token_id=last.stop_token_id,
         num_cached_tokens=max(update.num_cached_tokens for update in updates),
+        start_times=next((u.start_times for u in updates if u.start_times is not None), None),
         error=last.error,
         error_kind=last.error_kind,
         error_parameter=last.error_parameter,

@@ -12,7 +12,7 @@ from caudal.errors import CaudalError, EngineUnavailable
 from caudal.tokenizer.stop_strings import StopMatcher
 
 if TYPE_CHECKING:
-    from caudal.messages import TokenLogprobs, Update
+    from caudal.messages import StartTimes, TokenLogprobs, Update
     from caudal.sampling_params import SamplingParams
     from caudal.server.tokenizer_port import StreamDetokenizer
     from caudal.tools.parts import AnswerParser, Part
@@ -32,6 +32,7 @@ class Piece:
         offsets: for each entry of logprobs, where in the answer's text the token begins (characters).
         prompt_logprobs: once, if asked for.
         num_cached_tokens: prompt tokens that came from the prefix cache.
+        start_times: of the request, once, with its first token.
         finish_reason: "stop" or "length" in the last piece.
         stop_reason: the stop string or the stop token id that ended the answer; None for the model's own end.
         embedding: of a text that an embedding model has read, or its scores.
@@ -46,6 +47,7 @@ class Piece:
     offsets: list[int] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] | None = None
     num_cached_tokens: int = 0
+    start_times: StartTimes | None = None
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     embedding: list[float] | None = None
@@ -104,7 +106,11 @@ class AnswerReader:
 
     def _read(self, update: Update) -> Piece:
         raise_failure(update)
-        piece = Piece(prompt_logprobs=update.prompt_logprobs, num_cached_tokens=update.num_cached_tokens)
+        piece = Piece(
+            prompt_logprobs=update.prompt_logprobs,
+            num_cached_tokens=update.num_cached_tokens,
+            start_times=update.start_times,
+        )
         token_ids = update.token_ids
         ends_text = update.stop_token_id is not None and token_ids[-1:] == [update.stop_token_id]
         for i, token_id in enumerate(token_ids):

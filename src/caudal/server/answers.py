@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from caudal.engine.engine_client import Engines
     from caudal.messages import AddRequest
     from caudal.server.answer_reader import Piece
-    from caudal.server.metrics import AnswerTimer
+    from caudal.server.answer_timer import AnswerTimer
 
 
 class UpdateReader(Protocol):

@@ -11,22 +11,25 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 
+from caudal.server.access_log import AccessLog
 from caudal.server.auth import KeyGate
 from caudal.server.context import ServerContext
 from caudal.server.metrics import ServerMetrics
 from caudal.server.model_directory import OneModel
 from caudal.server.paths import TidyPaths
 from caudal.server.problems import HTTPProblem, error_response
-from caudal.server.request_ids import RequestIds
+from caudal.server.request_record import Recording
 from caudal.server.routes import routes, shape_of
+from caudal.server.tracing import open_tracer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from starlette.requests import Request
     from starlette.responses import Response
 
     from caudal.engine.engine_client import Engines
+    from caudal.server.request_record import Watcher
     from caudal.server.settings import ServedModel, ServerSettings
     from caudal.server.tokenizer_port import ServedTokenizer
 
@@ -35,14 +38,15 @@ def create_app(
     client: Engines, tokenizer: ServedTokenizer, model_info: ServedModel, settings: ServerSettings
 ) -> Starlette:
     """Return an app of one model. It neither starts nor closes the client: whoever made it does."""
-    metrics = ServerMetrics()
+    metrics = ServerMetrics(per_key=settings.metrics_per_key)
     models = OneModel(client, tokenizer, model_info, metrics)
     return app_of(ServerContext(models, settings, metrics))
 
 
-def app_of(context: ServerContext) -> Starlette:
-    """Return the app of a context."""
+def app_of(context: ServerContext, watchers: Sequence[Watcher] = ()) -> Starlette:
+    """Return the app of a context. The watchers see every request's record, beside those that the settings name."""
     settings = context.settings
+    tracer = open_tracer(settings.otlp_traces_endpoint) if settings.otlp_traces_endpoint else None
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
@@ -50,8 +54,15 @@ def app_of(context: ServerContext) -> Starlette:
         await context.responses.close()
         context.models.close()
         await asyncio.to_thread(context.accounts.close)
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
 
-    middleware = [Middleware(RequestIds), Middleware(TidyPaths)]
+    watchers = [context.metrics.answered, *watchers]
+    if settings.access_log != "off":
+        watchers.append(AccessLog(settings.access_log).write)
+    if tracer is not None:
+        watchers.append(tracer.report)
+    middleware = [Middleware(Recording, watchers=tuple(watchers)), Middleware(TidyPaths)]
     if settings.allowed_origins:
         middleware.append(
             Middleware(

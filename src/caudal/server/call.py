@@ -12,6 +12,7 @@ from caudal.server.early_stream import EarlyStream, wait_alive
 from caudal.server.model_directory import unknown_model
 from caudal.server.problems import ErrorShape, error_response, openai_shape
 from caudal.server.request_body import parse_body, read_body
+from caudal.server.request_record import RequestRecord, record_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -39,6 +40,7 @@ class Call:
         shape: how the API that was called writes an error.
         num_bytes: of the body, once it has been read.
         request_id: made by the server, and told in the response's headers.
+        record: what the log, the metrics and the trace will say of the request.
         tenant: whose request it is: the id of the key that was sent, "" without keys. The scheduler is fair between
             tenants, and the prefix cache does not leak from one to another.
         key: the key that was sent; None without keys.
@@ -60,6 +62,8 @@ class Call:
         self.key: Key | None = request.scope.get("caudal.key")
         self.meter: RequestMeter | None = request.scope.get("caudal.meter")
         self._data: bytes | None = None
+        self.record = record_of(request.scope) or RequestRecord(request.scope)
+        self.record.tenant = self.tenant
         self._leases = leases
 
     @property
@@ -78,7 +82,7 @@ class Call:
     async def data(self) -> bytes:
         """Return the body as it was sent, however often it is asked for; see read_body for what is refused."""
         if self._data is None:
-            self._data = await read_body(self.request, self.settings.max_body_bytes)
+            self._data = await read_body(self.request, self.settings.max_body_bytes, self.settings.body_timeout_s)
             self._has_read = True
             self.num_bytes = len(self._data)
         return self._data
@@ -110,6 +114,7 @@ class Call:
             )
         if not self._may_use(name, model.info):
             raise unknown_model(name, served)
+        self.record.model = model.name
         if self.meter is not None:
             self.meter.model = model.name
         return model
@@ -142,19 +147,25 @@ class Endpoint:
         handler: makes the response, which may do its work while it is sent.
         context: what all requests share.
         shape: how the API writes an error.
+        path: the route's, for the metrics and the trace.
     """
 
-    def __init__(self, handler: Handler, context: ServerContext, shape: ErrorShape = openai_shape) -> None:
+    def __init__(
+        self, handler: Handler, context: ServerContext, shape: ErrorShape = openai_shape, path: str | None = None
+    ) -> None:
         self._handler = handler
         self._context = context
         self._shape = shape
+        self._path = path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         request = Request(scope, receive, send)
         early = EarlyStream(send)
         async with AsyncExitStack() as leases:
-            response = await self._respond(Call(request, self._context, self._shape, leases, early))
+            call = Call(request, self._context, self._shape, leases, early)
+            call.record.route = self._path
+            response = await self._respond(call)
             await response(scope, receive, early)
 
     async def _respond(self, call: Call) -> Response:

@@ -191,4 +191,4 @@ def new_answer(  # noqa: PLR0913 - what one request consists of
     detokenizer = model.tokenizer.detokenizer(token_ids, skip_special_tokens=params.skip_special_tokens, shown=shown)
     parser = prompt.parser() if isinstance(prompt, ChatPrompt) else None
     reader = AnswerReader(detokenizer, params, include_stop=include_stop, parser=parser)
-    return Answer(request, reader, model.metrics.timer(len(token_ids)), watchers)
+    return Answer(request, reader, model.metrics.timer(len(token_ids), call.tenant), watchers)

@@ -39,6 +39,8 @@ class GenerationResponse(Response):
     ) -> None:
         super().__init__()
         self._call = call
+        call.record.answers = answers
+        model.metrics.asked(answers)
         self._client = model.client
         self._answers = answers
         self._writer = writer
@@ -70,7 +72,8 @@ class GenerationResponse(Response):
             if not self._started:
                 await error_response(error, self._call.shape, self._call.request_id)(scope, receive, send)
                 return
-            event = self._writer.failure(describe_error(error))
+            problem = self._call.record.problem = describe_error(error)
+            event = self._writer.failure(problem)
             await send({"type": "http.response.body", "body": event, "more_body": False})
 
     async def _send_body(self, answers: Answers, scope: Scope, receive: Receive, send: Send) -> None:

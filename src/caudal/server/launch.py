@@ -14,7 +14,8 @@ import socket
 import sys
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 
@@ -25,6 +26,7 @@ from caudal.errors import CheckpointError, ConfigError
 from caudal.hub.model_files import ModelFiles
 from caudal.server.app import app_of
 from caudal.server.context import ServerContext
+from caudal.server.http_protocol import BoundedProtocol
 from caudal.server.keys.key_store import KeyStore
 from caudal.server.many_models import ManyModels
 from caudal.server.metrics import ServerMetrics
@@ -184,7 +186,7 @@ def run_server(
     Raises:
         CaudalError: what kept that model from being loaded.
     """
-    metrics = ServerMetrics()
+    metrics = ServerMetrics(per_key=settings.metrics_per_key)
     starter = ModelStarter(
         config=engines.config,
         load_tokenizer=engines.load_tokenizer,
@@ -199,8 +201,10 @@ def run_server(
 
 
 def _uvicorn_config(app: Starlette, settings: ServerSettings) -> uvicorn.Config:
+    protocol = partial(BoundedProtocol, max_head_bytes=settings.max_head_bytes, head_timeout_s=settings.head_timeout_s)
     return uvicorn.Config(
         app,
+        http=cast("Any", protocol),
         log_config=None,  # the process's logging is the command line's business
         access_log=False,
         server_header=False,

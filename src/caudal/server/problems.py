@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -23,9 +25,12 @@ from caudal.errors import (
     RequestError,
     UnsupportedParameter,
 )
+from caudal.server.request_record import record_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from starlette.types import Receive, Scope, Send
 
 log = logging.getLogger(__name__)
 
@@ -76,8 +81,25 @@ class HTTPProblem(CaudalError):
         )
 
 
+_ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
+
+
+_MAX_MESSAGE_CHARS = 2000
+
+
 def describe_error(error: Exception) -> Problem:
-    """Return what tells a client about an exception."""
+    """Return what tells a client about an exception.
+
+    A message may quote what was sent, but not at any length; addresses of this process's memory are nobody's business.
+    """
+    problem = _problem_of(error)
+    message = _ADDRESS.sub("0x...", problem.message[:_MAX_MESSAGE_CHARS])
+    if len(problem.message) > _MAX_MESSAGE_CHARS:
+        message += " ..."
+    return problem if message == problem.message else replace(problem, message=message)
+
+
+def _problem_of(error: Exception) -> Problem:
     text = str(error)
     if isinstance(error, HTTPProblem):
         return error.problem
@@ -88,6 +110,10 @@ def describe_error(error: Exception) -> Problem:
     if isinstance(error, EngineUnavailable):
         return Problem(status=503, message=text, code="engine_unavailable", headers=_retry_after(error.retry_after_s))
     if isinstance(error, CaudalError):
+        path = getattr(error, "path", None)
+        if path is not None:  # where a model lies is the administrator's business
+            log.error("a request failed: %s", text)
+            text = text.replace(str(path), Path(str(path)).name)
         return Problem(
             status=500, message=text, code="engine_dead" if isinstance(error, EngineDead) else "engine_error"
         )
@@ -138,7 +164,21 @@ def openai_shape(problem: Problem) -> bytes:
     return msgspec.json.encode(ErrorBody(ErrorDetail(problem.message, kind, problem.parameter, problem.code)))
 
 
+class ErrorResponse(Response):
+    """The HTTP answer that tells of a problem. It notes the problem in the request's record."""
+
+    def __init__(self, problem: Problem, shape: ErrorShape) -> None:
+        super().__init__(shape(problem), problem.status, problem.headers, media_type="application/json")
+        self._problem = problem
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        record = record_of(scope)
+        if record is not None:
+            record.problem = self._problem
+        await super().__call__(scope, receive, send)
+
+
 def error_response(error: Exception, shape: ErrorShape = openai_shape, request_id: str | None = None) -> Response:
     """Return the HTTP answer for an exception."""
-    problem = replace(describe_error(error), request_id=request_id)
-    return Response(shape(problem), problem.status, problem.headers, media_type="application/json")
+    return ErrorResponse(replace(describe_error(error), request_id=request_id), shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import TYPE_CHECKING, TypeVar
 
@@ -16,8 +17,17 @@ Body = TypeVar("Body")
 _FIELD = re.compile(r"\$\.([A-Za-z_]\w*)")
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """Return the body; refuse it with 413 as soon as it is known to be too large."""
+async def read_body(request: Request, max_bytes: int, timeout_s: float = 120.0) -> bytes:
+    """Return the body.
+
+    Raises:
+        HTTPProblem: 413 as soon as it is known to be too large, 408 when it has not come in time, 415 for a compressed
+            one: what it would unpack to has no bound.
+    """
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        message = f"content-encoding is {encoding[:64]!r}; send the body as it is"
+        raise HTTPProblem(415, message, code="unsupported_content_encoding")
     too_large = HTTPProblem(
         413, f"the request body is over {max_bytes} bytes, the most that this server reads", code="request_too_large"
     )
@@ -26,11 +36,16 @@ async def read_body(request: Request, max_bytes: int) -> bytes:
         raise too_large
     parts: list[bytes] = []
     num_bytes = 0
-    async for part in request.stream():
-        num_bytes += len(part)
-        if num_bytes > max_bytes:
-            raise too_large
-        parts.append(part)
+    try:
+        async with asyncio.timeout(timeout_s):
+            async for part in request.stream():
+                num_bytes += len(part)
+                if num_bytes > max_bytes:
+                    raise too_large
+                parts.append(part)
+    except TimeoutError as error:
+        message = f"the request's body did not come within {timeout_s:g} s; send it faster"
+        raise HTTPProblem(408, message, code="request_timeout", headers={"connection": "close"}) from error
     return b"".join(parts)
 
 

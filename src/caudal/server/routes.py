@@ -1,16 +1,19 @@
 """Which handler answers which path, and in whose shape it writes its errors.
 
-A table per API; `both` are paths that clients write with and without /v1.
+A table per API; `both` are paths that clients write with and without /v1. A row may end with the Shapes that
+/openapi.json tells of.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.routing import Route
 
 from caudal.server.admin.key_routes import change_key, create_key, get_key, list_keys, revoke_key, rotate_key
 from caudal.server.admin.usage_routes import all_usage, own_usage
+from caudal.server.answer_writer import EVENT_STREAM
 from caudal.server.anthropic.error_shape import anthropic_shape
 from caudal.server.anthropic.messages import count_tokens, create_message
 from caudal.server.anthropic.models import by_client, get_model_info, list_model_infos
@@ -21,9 +24,12 @@ from caudal.server.model_admin_routes import list_model_states, load_model, unlo
 from caudal.server.ollama.error_shape import ollama_shape
 from caudal.server.ollama.ollama_routes import OLLAMA
 from caudal.server.openai.chat import chat_completions
+from caudal.server.openai.chat_protocol import ChatCompletion, ChatRequest
+from caudal.server.openai.completion_protocol import Completion, CompletionRequest
 from caudal.server.openai.completions import completions
-from caudal.server.openai.embeddings import embeddings
-from caudal.server.openai.models import get_model, list_models
+from caudal.server.openai.embeddings import EmbeddingList, EmbeddingRequest, embeddings
+from caudal.server.openai.models import ModelCard, ModelList, get_model, list_models
+from caudal.server.openapi import DescribedRoute, Shapes, openapi_handler
 from caudal.server.problems import openai_shape
 from caudal.server.rerank_routes import rerank
 from caudal.server.responses.create import count_input_tokens, create_response
@@ -35,23 +41,28 @@ from caudal.server.responses.retrieve import (
     list_input_items,
 )
 from caudal.server.status_routes import health, metrics, root, version
-from caudal.server.tokenize_routes import detokenize, tokenize
+from caudal.server.tokenize_routes import (
+    DetokenizeRequest,
+    TokenizeRequest,
+    detokenize,
+    tokenize,
+)
 
 if TYPE_CHECKING:
     from caudal.server.call import Handler
     from caudal.server.context import ServerContext
     from caudal.server.problems import ErrorShape
 
-    Row = tuple[str, str, Handler]
+    Row = tuple[str, str, Handler] | tuple[str, str, Handler, Shapes]
 
 STATUS: tuple[Row, ...] = (
-    ("GET", "/", root),
+    ("GET", "/", root, Shapes(media_type="text/plain")),
     ("GET", "/health", health),
     ("GET", "/v1/health", health),
     ("GET", "/ping", health),
     ("GET", "/api/hello", root),
     ("GET", "/version", version),
-    ("GET", "/metrics", metrics),
+    ("GET", "/metrics", metrics, Shapes(media_type=CONTENT_TYPE_LATEST)),
 )
 
 MODELS: tuple[Row, ...] = (
@@ -63,19 +74,19 @@ MODELS: tuple[Row, ...] = (
 
 def both(*rows: Row) -> tuple[Row, ...]:
     """Return the rows under /v1 and without it."""
-    return (*((method, f"/v1{path}", handler) for method, path, handler in rows), *rows)
+    return (*((row[0], f"/v1{row[1]}", *row[2:]) for row in rows), *rows)
 
 
 OPENAI: tuple[Row, ...] = both(
-    ("POST", "/chat/completions", chat_completions),
-    ("POST", "/completions", completions),
-    ("POST", "/embeddings", embeddings),
+    ("POST", "/chat/completions", chat_completions, Shapes(ChatRequest, ChatCompletion, EVENT_STREAM)),
+    ("POST", "/completions", completions, Shapes(CompletionRequest, Completion, EVENT_STREAM)),
+    ("POST", "/embeddings", embeddings, Shapes(EmbeddingRequest, EmbeddingList)),
     ("POST", "/rerank", rerank),
     ("POST", "/reranking", rerank),
-    ("POST", "/tokenize", tokenize),
-    ("POST", "/detokenize", detokenize),
-    ("GET", "/models", by_client(list_models, list_model_infos)),
-    ("GET", "/models/{model_id:path}", by_client(get_model, get_model_info)),
+    ("POST", "/tokenize", tokenize, Shapes(TokenizeRequest)),
+    ("POST", "/detokenize", detokenize, Shapes(DetokenizeRequest)),
+    ("GET", "/models", by_client(list_models, list_model_infos), Shapes(None, ModelList)),
+    ("GET", "/models/{model_id:path}", by_client(get_model, get_model_info), Shapes(None, ModelCard)),
 )
 
 ANTHROPIC: tuple[Row, ...] = both(
@@ -120,17 +131,35 @@ APIS: tuple[tuple[tuple[Row, ...], ErrorShape], ...] = (
 def shape_of(method: str, path: str) -> ErrorShape:
     """Return how the API that a request belongs to writes its errors; OpenAI's shape for a path of none."""
     for table, shape in APIS:
-        for row_method, row_path, _ in table:
+        for row_method, row_path, *_ in table:
             head, brace, _ = row_path.partition("{")
             if row_method == method and (path == row_path or (brace and path.startswith(head))):
                 return shape
     return openai_shape
 
 
+def described_routes() -> list[DescribedRoute]:
+    """Return every row of every API, and the row that describes them."""
+    rows = [
+        DescribedRoute(
+            method=row[0],
+            path=row[1],
+            handler=row[2],
+            shapes=row[3] if len(row) == 4 else Shapes(),
+            error_shape=shape,
+        )
+        for table, shape in APIS
+        for row in table
+    ]
+    handler = openapi_handler(rows)
+    path = "/openapi.json"
+    rows.append(DescribedRoute(method="GET", path=path, handler=handler, shapes=Shapes(), error_shape=openai_shape))
+    return rows
+
+
 def routes(context: ServerContext) -> list[Route]:
     """Return every route of an app."""
     return [
-        Route(path, Endpoint(handler, context, shape), methods=[method])
-        for table, shape in APIS
-        for method, path, handler in table
+        Route(row.path, Endpoint(row.handler, context, row.error_shape, row.path), methods=[row.method])
+        for row in described_routes()
     ]

@@ -24,21 +24,23 @@ _WRITE = frozenset(
 )
 _OLLAMA_READ = frozenset({"/api/tags", "/api/ps", "/api/version", "/api/hello"})
 
+_TREES = (("/admin", ADMIN), ("/metrics", METRICS), ("/me", OWN))
+"""Paths, with all below them, and their scope."""
+
 
 def scope_of(method: str, path: str) -> str:
     """Return the scope that a request needs, one of SCOPES or OWN. What is not known here needs inference."""
-    plain = path.removeprefix("/v1")
     reads = method in ("GET", "HEAD")
+    named = next((scope for prefix, scope in _TREES if path == prefix or path.startswith(f"{prefix}/")), None)
     if path == "/admin/models" or path.startswith("/admin/models/"):
         return MODELS_READ if reads else MODELS_WRITE
-    if path == "/admin" or path.startswith("/admin/"):
-        return ADMIN
-    if path == "/metrics":
-        return METRICS
-    if path == "/me" or path.startswith("/me/"):
-        return OWN
+    return named or _scope_of_models(path.removeprefix("/v1"), reads=reads) or INFERENCE
+
+
+def _scope_of_models(plain: str, *, reads: bool) -> str | None:
+    """Return the scope of a route that is about models; None for another one."""
     if plain in _READ_BY_POST or (reads and (plain in _READ | _OLLAMA_READ or plain.startswith("/models/"))):
         return MODELS_READ
     if not reads and (plain in _WRITE or plain.startswith("/lora-adapters/")):
         return MODELS_WRITE
-    return INFERENCE
+    return None

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 from caudal.server.model_facts import ModelFacts
 
+ACCESS_LOG_FORMATS = ("off", "text", "json")
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 
@@ -57,10 +58,16 @@ class ServerSettings:
         insecure_no_key: listen beyond loopback without a key all the same.
         allowed_origins: origins that a browser may call from ("*" is any); none by default.
         max_body_bytes: a larger request body is refused with 413.
+        body_timeout_s: a request's body must have come within this time; longer is a 408.
+        max_head_bytes: a request line with its headers that is larger is refused with 431.
+        head_timeout_s: it must have come within this time; longer is a 408.
         max_open_requests: answers being made or waiting at a time; the next is refused with 429.
         ping_interval_s: silence after which a stream gets a comment, so that proxies keep it open.
         first_byte_wait_s: a stream's status line waits this long for the first news, so that a refusal by the engine
             has its own status code.
+        access_log: a line per request on stderr: "off", "text" or "json".
+        metrics_per_key: count tokens and requests per key as well.
+        otlp_traces_endpoint: where a span per request is sent (OTLP over HTTP); "" sends none.
         drain_s: a graceful shutdown waits this long for open requests.
         state_dir: where keys, usage and the audit log are kept; None keeps nothing, and knows no keys but api_keys.
         audit_log: "off", "metadata" or "full"; None is metadata when there are keys.
@@ -74,9 +81,15 @@ class ServerSettings:
     insecure_no_key: bool = False
     allowed_origins: tuple[str, ...] = ()
     max_body_bytes: int = 32 * 1024 * 1024
+    body_timeout_s: float = 120.0
+    max_head_bytes: int = 64 * 1024
+    head_timeout_s: float = 30.0
     max_open_requests: int = 1024
     ping_interval_s: float = 15.0
     first_byte_wait_s: float = 2.0
+    access_log: str = "off"
+    metrics_per_key: bool = False
+    otlp_traces_endpoint: str = ""
     drain_s: float = 30.0
     state_dir: Path | None = None
     audit_log: str | None = None
