@@ -135,7 +135,15 @@ def generate(case, directory):
         keys["rope.freq_base"] = config.rope_parameters["rope_theta"]
     metadata = {"general.architecture": arch, **{f"{arch}.{key}": value for key, value in keys.items()}}
     write_gguf(directory / f"{case.name}.gguf", metadata, tensors)
-    texts = [rng.integers(2, config.vocab_size, length).astype(np.int32) for length in LENGTHS]
+    record(model, case, directory, rng)
+
+
+def record(model, case, directory, rng):
+    """Write what the model gives for some texts."""
+    import torch  # noqa: PLC0415 - the tests import this file without it
+
+    scores = "Classification" in case.kind
+    texts = [rng.integers(2, SIZES["vocab_size"], length).astype(np.int32) for length in LENGTHS]
     outputs = []
     with torch.no_grad():
         for text in texts:

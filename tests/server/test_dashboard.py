@@ -113,10 +113,10 @@ def keep_busy(url, done):
             ask("say:" + "a long beginning that the cache may know " * 2, n=2)
             ask("x", temperature=-1)
             ask("crash")
-            with http.stream(
-                "POST", f"{url}/v1/completions", json={"prompt": ["slow-loop:x"] * 4, "stream": True}
-            ) as r:
-                next(r.iter_raw())
+            endless = {"prompt": ["slow-loop:x"] * 4, "max_tokens": 400, "stream": True}
+            with http.stream("POST", f"{url}/v1/completions", json=endless) as r:
+                chunks = r.iter_raw()  # a stream whose iterator is gone is closed
+                next(chunks)
                 httpx.post(f"{url}/v1/completions", json={"prompt": "x"})  # one more than may be open
             done.wait(0.1)
 

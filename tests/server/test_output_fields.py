@@ -10,6 +10,7 @@ from test_openai_routes import until
 
 from caudal.server import conversation
 from caudal.tools.formats import AnswerFormat
+from caudal.tools.parts import PlainParser
 
 pytestmark = pytest.mark.usefixtures("tests_importable")
 
@@ -187,6 +188,9 @@ class Thinker(AnswerFormat):
 
     def opens_reasoning(self, prompt_tail):
         return "^" in prompt_tail
+
+    def parser(self, **_):
+        return PlainParser()
 
     def call_grammar(self, tools, **options):
         self.asked.append({"tools": [tool["name"] for tool in tools], **options})

@@ -104,7 +104,7 @@ def test_usage_and_export(caudal, tmp_path):
     assert len(json.loads(caudal("keys", "usage", "--json")[1])) == 2
     assert len(json.loads(caudal("keys", "usage", "static-1", "--json")[1])) == 1
     _, out, _ = caudal("keys", "export", "--from", "1970-01-01", "--to", "1970-01-02")
-    assert [row["requests"] for row in csv.DictReader(io.StringIO(out))] == ["3", "1"]
+    assert {row["requests"] for row in csv.DictReader(io.StringIO(out))} == {"3", "1"}
     _, out, _ = caudal("keys", "export", "--to", "1970-01-01", "--json")
     assert json.loads(out) == []
 
