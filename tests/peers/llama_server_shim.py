@@ -6,14 +6,18 @@ Models are not fetched: whatever is asked for, a local file takes its place.
 
     LLAMA_SHIM_PYTHON     the Python that has Caudal; this one by default
     LLAMA_SHIM_CHAT, LLAMA_SHIM_EMBEDDING, LLAMA_SHIM_RERANKER    the files
+    LLAMA_SHIM_FOLDER     where copies of the chat model with other templates are kept; without it templates are left out
     LLAMA_SHIM_DRY_RUN    print Caudal's command line as JSON and leave
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import subprocess
 import sys
+from pathlib import Path
 
 START = "from caudal.cli.main import main; main()"
 
@@ -36,6 +40,11 @@ NO_MATTER = {
     "--slots", "--metrics", "--no-ui", "--no-webui", "--no-mmproj", "--log-disable", "--cache-ram",
     "--no-cache-idle-slots", "--hf-repo", "--hf-file", "--model", "--model-url", "--verbose", "--temp",
 }  # fmt: skip
+# llama-server with one model answers to any name; Caudal has to be told those that the tests use.
+ANY_NAME = (
+    "test", "gpt-3.5-turbo", "gpt-3.5-turbo-instruct", "gpt-4.1", "davinci-002", "text-embedding-3-small",
+    "codellama70b",
+)  # fmt: skip
 KV_TYPES = {"f16": "f16", "q8_0": "int8"}
 
 
@@ -64,6 +73,32 @@ def model_for(given, environment):
     return environment["LLAMA_SHIM_CHAT"]
 
 
+def template_of(given):
+    """Take the chat template out of the flags; None if there is none, or if it is one that llama.cpp has built in."""
+    if "--chat-template-file" in given:
+        return Path(given.pop("--chat-template-file")).read_text(encoding="utf-8")
+    if " " in given.get("--chat-template", ""):
+        return given.pop("--chat-template")
+    return None
+
+
+def with_template(model, template, environment):
+    """Return a copy of the model with another chat template, making it if it is not there yet."""
+    name = hashlib.sha256(template.encode()).hexdigest()[:16]
+    target = Path(environment["LLAMA_SHIM_FOLDER"]) / f"{name}.gguf"
+    if not target.exists():
+        source = target.with_suffix(".jinja")
+        source.write_text(template, encoding="utf-8")
+        program = Path(__file__).with_name("other_template.py")
+        subprocess.run([python_of(environment), program, model, source, target], check=True)
+    return str(target)
+
+
+def python_of(environment):
+    """Return the Python that has Caudal."""
+    return environment.get("LLAMA_SHIM_PYTHON", sys.executable)
+
+
 def lengths(given):
     """Return the options for context and batch: llama-server divides its context between slots, unless unified."""
     slots = max(1, int(given.pop("--parallel", 4)))
@@ -80,15 +115,18 @@ def lengths(given):
 def translate(arguments, environment):
     """Return the arguments of `caudal serve`, and sentences about what was left out."""
     given, unknown = parse(arguments)
-    options = [model_for(given, environment), *lengths(given)]
+    model = model_for(given, environment)
+    if "LLAMA_SHIM_FOLDER" in environment and (template := template_of(given)) is not None:
+        model = with_template(model, template, environment)
+    options = [model, *lengths(given)]
     host = given.pop("--host", "127.0.0.1").split(",")[0]
     options += ["--host", host, "--port", given.pop("--port", "8080")]
     keys = [key for key in given.pop("--api-key", "").split(",") if key]
     options += [word for key in keys for word in ("--api-key", key)]
     if host not in ("127.0.0.1", "localhost", "::1") and not keys:
         options.append("--insecure-no-key")
-    aliases = sorted({name.strip() for name in given.pop("--alias", "").split(",") if name.strip()})
-    options += [word for name in aliases for word in ("--served-model-name", name)]
+    aliases = sorted({name.strip() for name in given.pop("--alias", "model").split(",") if name.strip()})
+    options += [word for name in (*aliases, *ANY_NAME) for word in ("--served-model-name", name)]
     origins = [origin for origin in given.pop("--cors-origins", "").split(",") if origin]
     options += [word for origin in origins if origin != "localhost" for word in ("--allowed-origin", origin)]
     for flag, ours in (("--threads", "--threads"), ("--spec-draft-n-max", "--num-speculative-tokens")):
@@ -110,11 +148,12 @@ def main():
     environment = dict(os.environ)
     options, left_out = translate(sys.argv[1:], environment)
     for flag in left_out:
-        print(f"llama_server_shim: Caudal has nothing for {flag}; left out", file=sys.stderr, flush=True)
+        sys.stderr.write(f"llama_server_shim: Caudal has nothing for {flag}; left out\n")
     if environment.get("LLAMA_SHIM_DRY_RUN"):
-        print(json.dumps(options))
+        sys.stdout.write(json.dumps(options) + "\n")
         return
-    python = environment.get("LLAMA_SHIM_PYTHON", sys.executable)
+    sys.stderr.flush()
+    python = python_of(environment)
     os.execve(python, [python, "-c", START, "serve", *options], environment)
 
 

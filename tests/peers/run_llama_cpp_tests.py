@@ -14,11 +14,13 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+
+from tiny_encoders import write_encoders
 
 HERE = Path(__file__).resolve().parent
 SRC = HERE.parents[1] / "src"
-DATA = HERE.parents[0] / "parity" / "data"
 CHAT_MODEL = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 
@@ -28,7 +30,7 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def environment(options, folder):
+def environment(options, folder, made):
     """Return the environment of pytest, which starts the shim."""
     models = Path(os.environ.get("CAUDAL_TEST_MODELS") or Path.home() / ".cache" / "caudal-test-models")
     chat = Path(options.model or models / CHAT_MODEL)
@@ -40,8 +42,9 @@ def environment(options, folder):
         "LLAMA_SERVER_BIN_PATH": str(HERE / "llama_server_shim.py"),
         "LLAMA_SHIM_PYTHON": sys.executable,
         "LLAMA_SHIM_CHAT": str(chat),
-        "LLAMA_SHIM_EMBEDDING": str(options.embedding_model),
-        "LLAMA_SHIM_RERANKER": str(options.reranker),
+        "LLAMA_SHIM_EMBEDDING": str(options.embedding_model or made / "embedding.gguf"),
+        "LLAMA_SHIM_RERANKER": str(options.reranker or made / "reranker.gguf"),
+        "LLAMA_SHIM_FOLDER": str(made),
         "PORT": os.environ.get("PORT") or str(free_port()),
         "PEER_LIST": str(HERE / "llama_cpp_tests.toml"),
         "PEER_SELECT": "listed" if options.listed else "",
@@ -55,15 +58,18 @@ def main():
     parser.add_argument("folder", type=Path, help="a checkout's tools/server/tests")
     parser.add_argument("--python", default=sys.executable, help="a Python that has the folder's requirements")
     parser.add_argument("--model", help="a GGUF file that chats; SmolLM2 by default")
-    parser.add_argument("--embedding-model", type=Path, default=DATA / "bert.gguf", help="a GGUF file that embeds")
-    parser.add_argument("--reranker", type=Path, default=DATA / "bert-reranker.gguf", help="a GGUF file that ranks")
+    parser.add_argument("--embedding-model", type=Path, help="a GGUF file that embeds; a tiny one by default")
+    parser.add_argument("--reranker", type=Path, help="a GGUF file that ranks; a tiny one by default")
     parser.add_argument("--listed", action="store_true", help="run only the tests on the list")
     options, arguments = parser.parse_known_args()
     folder = options.folder.resolve()
     if not (folder / "utils.py").exists():
         sys.exit(f"{folder} has no utils.py: expected the folder tools/server/tests of a llama.cpp checkout")
     command = [options.python, "-m", "pytest", "-p", "peer_selection", "-m", "not slow", "-q", "-rf", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment(options, folder), check=False).returncode
+    with tempfile.TemporaryDirectory() as made:
+        write_encoders(Path(made))
+        variables = environment(options, folder, Path(made))
+        return subprocess.run(command, cwd=folder, env=variables, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -26,3 +26,4 @@ class ServerContext:
         self.settings = settings
         self.metrics = metrics
         self.admission = Admission(settings.max_open_requests)
+        metrics.watch_open(lambda: self.admission.num_open)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from caudal.messages import FINISH_REASONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from prometheus_client.core import Metric
 
@@ -120,6 +120,11 @@ class ServerMetrics:
     def forget(self, model_name: str) -> None:
         """Report that engine's stats no longer."""
         self._engines.clients.pop(model_name, None)
+
+    def watch_open(self, count: Callable[[], int]) -> None:
+        """Report from now on how many answers are open."""
+        text = "Answers being made or waited for, as the server counts them."
+        Gauge("caudal:open_requests", text, registry=self._registry).set_function(count)
 
     def exposition(self) -> bytes:
         """Return the page that Prometheus reads."""
