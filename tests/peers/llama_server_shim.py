@@ -6,7 +6,7 @@ Models are not fetched: whatever is asked for, a local file takes its place.
 
     LLAMA_SHIM_PYTHON     the Python that has Caudal; this one by default
     LLAMA_SHIM_CHAT, LLAMA_SHIM_EMBEDDING, LLAMA_SHIM_RERANKER    the files
-    LLAMA_SHIM_FOLDER     where copies of the chat model with other templates are kept; without it templates are left out
+    LLAMA_SHIM_FOLDER     where copies of the chat model with other templates are kept; unset, templates are left out
     LLAMA_SHIM_DRY_RUN    print Caudal's command line as JSON and leave
 """
 
