@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -90,7 +91,8 @@ def test_entries_name_files_tests_and_parameters(entry, test, expected):
 def test_the_list_is_well_formed_and_every_reason_is_used(tmp_path):
     listed = read_list(PEERS / "llama_cpp_tests.toml")
     assert len(listed) > 50
-    assert all(len(reason) > 20 for reason in listed.values())
+    document = tomllib.loads((PEERS / "llama_cpp_tests.toml").read_text())
+    assert set(document["reasons"].values()) == set(listed.values())
     twice = tmp_path / "x.toml"
     twice.write_text('[reasons]\nr = "x"\n[[left_out]]\nreason = "r"\ntests = ["a.py", "a.py"]\n')
     with pytest.raises(ValueError, match="twice"):
