@@ -12,6 +12,11 @@ PY := $(BIN)/python
 PROMPT ?= Explain what a river is in two sentences.
 PYTEST_ARGS ?=
 LLAMA_PYTHON ?= build/llama-venv/bin/python
+LLAMA_CPP ?=
+PEERS_PYTHON ?= build/peers-venv/bin/python
+PEERS_ARGS ?=
+AGENTS ?= build/agents
+SOAK_MINUTES ?= 30
 
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc 2>/dev/null || echo 2)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
@@ -19,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 NATIVE := CMakeLists.txt pyproject.toml $(shell find native -type f -name '*.cpp' -o -type f -name '*.h')
 CHECKS := $(wildcard tests/kernels/native/*.cpp) $(wildcard tests/kernels/native/CMakeLists.txt)
 
-.PHONY: run test lint format native test-native test-neon test-asan parity bench docs demo models clean help
+.PHONY: run test lint format native test-native test-neon test-asan parity bench soak peers agents docs demo models clean help
 .PHONY: schemathesis clients
 
 help:
@@ -71,6 +76,18 @@ clients: $(VENV)/.installed $(VENV)/.test build/clients-venv/.ready
 
 bench: $(VENV)/.installed models $(LLAMA_PYTHON)
 	$(PY) bench/compare.py --llama-python $(LLAMA_PYTHON)
+
+# Half an hour of mixed clients and of killed engines; nothing may be lost. See bench/soak.py.
+soak: $(VENV)/.installed $(VENV)/.test models
+	$(PY) bench/soak.py --minutes $(SOAK_MINUTES)
+
+# llama.cpp's own tests of llama-server, of a checkout of yours: make peers LLAMA_CPP=/path/to/llama.cpp
+peers: $(VENV)/.installed models $(PEERS_PYTHON)
+	$(PY) tests/peers/run_llama_cpp_tests.py $(LLAMA_CPP)/tools/server/tests --python $(PEERS_PYTHON) $(PEERS_ARGS)
+
+# By hand: Claude Code and Codex CLI, from npm, complete a loop with a tool. See tests/peers/agents/README.md.
+agents: $(VENV)/.installed $(AGENTS)/node_modules
+	$(PY) tests/peers/agents/run_agents.py $(AGENTS)
 
 docs: $(VENV)/.installed
 	$(PY) scripts/generate_docs.py
@@ -131,6 +148,14 @@ build/clients-venv/.ready:
 	$(PYTHON) -m venv build/clients-venv
 	build/clients-venv/bin/pip install -q litellm==1.110.2 langchain-openai==1.7.4 'lm-eval[api]==0.4.13'
 	@touch $@
+
+build/peers-venv/bin/python:
+	@test -n "$(LLAMA_CPP)" || { echo "make: say where llama.cpp is: make peers LLAMA_CPP=/path/to/llama.cpp" >&2; exit 1; }
+	$(PYTHON) -m venv build/peers-venv
+	build/peers-venv/bin/pip install -q -r $(LLAMA_CPP)/tools/server/tests/requirements.txt
+
+build/agents/node_modules:
+	npm install --silent --no-audit --no-fund --prefix build/agents @anthropic-ai/claude-code @openai/codex
 
 build/llama-venv/bin/python:
 	$(PYTHON) -m venv build/llama-venv

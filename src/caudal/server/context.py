@@ -33,3 +33,4 @@ class ServerContext:
         self.admission = Admission(settings.max_open_requests)
         self.responses = KeptResponses()
         self.accounts = Accounts(settings)
+        metrics.watch_open(lambda: self.admission.num_open)

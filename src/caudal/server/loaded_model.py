@@ -85,8 +85,8 @@ class LoadedModel:
         limit = self.max_model_len
         if limit is not None and num_tokens > limit:
             message = (
-                f"This model's maximum context length is {limit} tokens. However, a text has {num_tokens} tokens. "
-                "Cut it into smaller ones."
+                f"This model's maximum context length is {limit} tokens. However, a text has {num_tokens} tokens, "
+                "which is too large. Cut it into smaller ones."
             )
             raise PromptTooLong(message, parameter=parameter)
 

@@ -16,7 +16,7 @@ from caudal.server.answer_timer import AnswerTimer
 from caudal.server.engine_metrics import LABEL, EngineCollector
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from caudal.engine.engine_client import Engines
     from caudal.server.answers import Answer
@@ -121,6 +121,11 @@ class ServerMetrics:
             self._longest_answer.labels(record.model).observe(longest)
         if record.status in _REFUSED and record.problem is not None:
             self._rejections.labels(record.model, record.problem.code or "other").inc()
+
+    def watch_open(self, count: Callable[[], int]) -> None:
+        """Report from now on how many answers are open."""
+        text = "Answers being made or waited for, as the server counts them."
+        Gauge("caudal:open_requests", text, registry=self._registry).set_function(count)
 
     def exposition(self) -> bytes:
         """Return the page that Prometheus reads."""
