@@ -17,7 +17,7 @@ from caudal.engine.request_table import refusal
 from caudal.engine.sampling_batch import RowSampling, SamplingArrays
 from caudal.engine.step_batch import StepArrays
 from caudal.errors import InvalidParameter, Overloaded, RequestError
-from caudal.messages import STEP_TOKENS, EngineReady, EngineStats, StartTimes, TokenLogprobs, Update
+from caudal.messages import STEP_TOKENS, EngineStats, StartTimes, TokenLogprobs, Update
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,25 +28,11 @@ if TYPE_CHECKING:
     from caudal.core.request import Sequence as TokenSequence
     from caudal.core.step_plan import StepPlan
     from caudal.engine.constraints import Constraint, Constraints
+    from caudal.engine.model_facts import ModelFacts
     from caudal.engine.runner import Runner
-    from caudal.messages import AddRequest, Vocabulary
+    from caudal.messages import AddRequest, EngineReady, Vocabulary
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """What the engine says of its model when it is ready."""
-
-    vocab_size: int
-    weights_bytes: int
-    step_weights_bytes: int
-    macs_per_token: int
-    macs_per_logits: int
-    num_threads: int
-    isa: str
-    kv_dtype: str
-    load_s: float
 
 
 @dataclass(slots=True)
@@ -373,20 +359,7 @@ class Engine:
 
     def ready_info(self) -> EngineReady:
         """Return what the API process wants to know about the loaded model."""
-        return EngineReady(
-            max_model_len=self.max_model_len,
-            max_num_seqs=self.config.max_num_seqs,
-            num_kv_blocks=sum(group.num_blocks for group in self._runner.groups),
-            weights_bytes=self._facts.weights_bytes,
-            step_weights_bytes=self._facts.step_weights_bytes,
-            macs_per_token=self._facts.macs_per_token,
-            macs_per_logits=self._facts.macs_per_logits,
-            kv_bytes_per_token=self._runner.kv_bytes_per_token,
-            kv_dtype=self._facts.kv_dtype,
-            num_threads=self._facts.num_threads,
-            isa=self._facts.isa,
-            load_s=self._facts.load_s,
-        )
+        return self._facts.ready(self.config, self._runner, self.max_model_len)
 
 
 def _logprobs_of(sampled: SampleOutput, index: int, num_top: int) -> TokenLogprobs:

@@ -9,7 +9,8 @@ import msgspec
 
 from caudal.backends.registry import make_backend
 from caudal.checkpoint import open_checkpoint
-from caudal.engine.engine import Engine, ModelFacts
+from caudal.engine.engine import Engine
+from caudal.engine.model_facts import ModelFacts
 from caudal.engine.pooling_engine import PoolingEngine
 from caudal.engine.runner import Runner
 from caudal.errors import CheckpointError

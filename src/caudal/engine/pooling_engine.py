@@ -14,7 +14,7 @@ import numpy as np
 from caudal.engine.pooling_queue import PoolingQueue, WaitingText
 from caudal.engine.step_batch import StepBatch
 from caudal.errors import ConfigError, InvalidParameter, Overloaded, PromptTooLong
-from caudal.messages import EngineReady, EngineStats, Update
+from caudal.messages import EngineStats, Update
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from caudal.config import EngineConfig
-    from caudal.engine.engine import ModelFacts
+    from caudal.engine.model_facts import ModelFacts
     from caudal.engine.runner import Runner
-    from caudal.messages import AddRequest, Vocabulary
+    from caudal.messages import AddRequest, EngineReady, Vocabulary
     from caudal.models.encoder_spec import Pooling
 
 logger = logging.getLogger(__name__)
@@ -166,20 +166,8 @@ class PoolingEngine:
 
     def ready_info(self) -> EngineReady:
         """Return what the API process wants to know about the loaded model."""
-        return EngineReady(
-            max_model_len=self.max_model_len,
-            task="score" if self._scores else "embed",
-            num_kv_blocks=sum(group.num_blocks for group in self._runner.groups),
-            weights_bytes=self._facts.weights_bytes,
-            step_weights_bytes=self._facts.step_weights_bytes,
-            macs_per_token=self._facts.macs_per_token,
-            macs_per_logits=self._facts.macs_per_logits,
-            kv_bytes_per_token=self._runner.kv_bytes_per_token,
-            kv_dtype=self._facts.kv_dtype,
-            num_threads=self._facts.num_threads,
-            isa=self._facts.isa,
-            load_s=self._facts.load_s,
-        )
+        task = "score" if self._scores else "embed"
+        return self._facts.ready(self.config, self._runner, self.max_model_len, task)
 
 
 def whole_texts(tokens: Sequence[Sequence[int]], pooling: Pooling, block_size: int, num_groups: int) -> StepBatch:

@@ -129,6 +129,18 @@ class Call:
         served = self.context.models.served()
         return [each for each in served if self._may_use(each.name, each)] if self.restricts_models else served
 
+    def find(self, name: str) -> ServedModel:
+        """Return a model that the request may ask for.
+
+        Raises:
+            HTTPProblem: 404, the name is unknown, or of a model that the key may not use.
+        """
+        served = self.served()
+        found = self.context.models.find(name)
+        if found is None or found not in served:
+            raise unknown_model(name, served)
+        return found
+
     def _may_use(self, name: str | None, model: ServedModel | None) -> bool:
         names = (name or "",) if model is None else (model.name, *model.aliases)
         return self.key is None or not self.restricts_models or self.key.may_use(names)

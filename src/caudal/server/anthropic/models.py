@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.responses import Response
 
-from caudal.errors import InvalidParameter
 from caudal.server.anthropic.error_shape import anthropic_shape
-from caudal.server.model_directory import unknown_model
 from caudal.server.openai.models import card_of
+from caudal.server.paging import read_limit
 
 if TYPE_CHECKING:
     from caudal.server.call import Call, Handler
@@ -69,7 +68,7 @@ async def list_model_infos(call: Call) -> Response:
         _info(card_of(call.context, model, name)) for model in call.served() for name in (model.name, *model.aliases)
     ]
     ids = [info.id for info in infos]
-    limit = _limit(query.get("limit"))
+    limit = read_limit(query.get("limit"), default=_DEFAULT_PAGE, most=MAX_PAGE)
     start, stop = 0, len(infos)
     if (after := query.get("after_id")) in ids:
         start = ids.index(str(after)) + 1
@@ -91,12 +90,7 @@ async def get_model_info(call: Call) -> Response:
     """Describe one model; its id may have slashes."""
     name = call.request.path_params["model_id"]
     await call.context.models.refresh()
-    served = call.served()
-    model = call.context.models.find(name)
-    if model not in served:
-        model = None
-    if model is None:
-        raise unknown_model(name, served)
+    model = call.find(name)
     return Response(_encode(_info(card_of(call.context, model, name))), media_type="application/json")
 
 
@@ -108,12 +102,3 @@ def _info(card: ModelCard) -> ModelInfo:
         max_input_tokens=card.max_model_len,
         max_tokens=card.max_model_len,
     )
-
-
-def _limit(given: str | None) -> int:
-    if given is None:
-        return _DEFAULT_PAGE
-    if not given.isdecimal() or not 1 <= int(given[:9]) <= MAX_PAGE:
-        message = f"limit is {given[:32]!r}; expected a number from 1 to {MAX_PAGE}"
-        raise InvalidParameter(message, parameter="limit")
-    return int(given)

@@ -8,7 +8,6 @@ import msgspec
 from starlette.responses import Response
 
 from caudal.server.llamacpp.model_cards import card_extras, listed_model
-from caudal.server.model_directory import unknown_model
 
 if TYPE_CHECKING:
     from caudal.server.call import Call
@@ -74,10 +73,5 @@ async def get_model(call: Call) -> Response:
     """Describe one model; its id may have slashes."""
     name = call.request.path_params["model_id"]
     await call.context.models.refresh()
-    served = call.served()
-    model = call.context.models.find(name)
-    if model not in served:
-        model = None
-    if model is None:
-        raise unknown_model(name, served)
+    model = call.find(name)
     return Response(_encode(card_of(call.context, model, name)), media_type="application/json")

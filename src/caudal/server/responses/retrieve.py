@@ -8,6 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from caudal.errors import InvalidParameter, UnsupportedParameter
+from caudal.server.paging import read_limit
 from caudal.server.problems import HTTPProblem
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ async def list_input_items(call: Call) -> Response:
         items.reverse()
     ids = [item["id"] for item in items]
     start = ids.index(query["after"]) + 1 if query.get("after") in ids else 0
-    shown = items[start : start + _limit(query.get("limit"))]
+    shown = items[start : start + read_limit(query.get("limit"), default=_DEFAULT_PAGE, most=MAX_PAGE)]
     page = ItemPage(
         data=shown,
         first_id=shown[0]["id"] if shown else None,
@@ -126,15 +127,6 @@ def _unknown(response_id: str) -> HTTPProblem:
         "only those whose request did not say store false."
     )
     return HTTPProblem(404, message, code="response_not_found", parameter="response_id")
-
-
-def _limit(given: str | None) -> int:
-    if given is None:
-        return _DEFAULT_PAGE
-    if not given.isdecimal() or not 1 <= int(given[:9]) <= MAX_PAGE:
-        message = f"limit is {given[:32]!r}; expected a number from 1 to {MAX_PAGE}"
-        raise InvalidParameter(message, parameter="limit")
-    return int(given)
 
 
 def _json(data: bytes) -> Response:
