@@ -65,7 +65,7 @@ class Target:
         return self.ask("POST", path, body, {**self.credentials(), **headers})
 
     def chat(self, content="say:fine", **fields):
-        return self.post("/v1/chat/completions", {"messages": [{"role": "user", "content": content}], **fields})
+        return self.post("/chat/completions", {"messages": [{"role": "user", "content": content}], **fields})
 
     def credentials(self):
         return {} if self.key is None else {"authorization": f"Bearer {self.key}"}

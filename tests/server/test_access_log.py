@@ -28,7 +28,7 @@ async def lines_of(capsys, style, *requests, **settings):
 async def test_a_json_line_per_request(capsys):
     async def ask(http):
         headers = {"x-request-id": "trace-7"}
-        body = {"messages": [{"role": "user", "content": "say:the-answer sesame"}], "n": 2}
+        body = {"model": "scripted", "messages": [{"role": "user", "content": "say:the-answer sesame"}], "n": 2}
         response = await http.post("/v1/chat/completions?q=the-query", json=body, headers=headers)
         assert response.headers["x-client-request-id"] == "trace-7"
         ids.append(response.headers["x-request-id"])

@@ -107,7 +107,7 @@ def keep_busy(url, done):
 
         def ask(text, **fields):
             body = {"messages": [{"role": "user", "content": text}], **fields}
-            http.post(f"{url}/v1/chat/completions", json=body)
+            http.post(f"{url}/chat/completions", json=body)
 
         while not done.is_set():
             ask("say:" + "a long beginning that the cache may know " * 2, n=2)

@@ -205,7 +205,7 @@ async def test_close_ends_open_requests():
 
 def post(url, content, **fields):
     body = {"messages": [{"role": "user", "content": content}], **fields}
-    return httpx.post(f"{url}/v1/chat/completions", json=body, timeout=20)
+    return httpx.post(f"{url}/chat/completions", json=body, timeout=20)
 
 
 def wait_for(condition, timeout_s=5):
@@ -224,7 +224,7 @@ def test_kill_of_the_engine_seen_by_http_clients():
 
         def stream():
             body = {"messages": [{"role": "user", "content": "slow-loop:x"}], "stream": True}
-            with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=20) as response:
+            with httpx.stream("POST", f"{url}/chat/completions", json=body, timeout=20) as response:
                 results["stream"] = [line for line in response.iter_lines() if line]
 
         threads = [threading.Thread(target=whole), threading.Thread(target=stream)]
@@ -264,11 +264,11 @@ def test_a_client_that_leaves_aborts_its_request(stream):
         body = {"messages": [{"role": "user", "content": "slow-loop:x"}], "stream": stream}
         with httpx.Client() as http:
             if stream:
-                with http.stream("POST", f"{url}/v1/chat/completions", json=body) as response:
+                with http.stream("POST", f"{url}/chat/completions", json=body) as response:
                     next(response.iter_lines())
             else:
                 with pytest.raises(httpx.ReadTimeout):
-                    http.post(f"{url}/v1/chat/completions", json=body, timeout=0.3)
+                    http.post(f"{url}/chat/completions", json=body, timeout=0.3)
         wait_for(lambda: client.num_open == 0, 1)
         wait_for(lambda: client.stats.num_running == 0 and not client.stats.busy, 2)
         metrics = httpx.get(f"{url}/metrics").text
@@ -281,7 +281,7 @@ def test_64_streams_at_once():
         async def one(http, i):
             body = {"messages": [{"role": "user", "content": f"say:{i} ñ " * 1}], "stream": True}
             text = ""
-            async with http.stream("POST", f"{url}/v1/chat/completions", json=body) as response:
+            async with http.stream("POST", f"{url}/chat/completions", json=body) as response:
                 async for line in response.aiter_lines():
                     if line.startswith("data: {"):
                         text += json.loads(line[6:])["choices"][0]["delta"].get("content", "")

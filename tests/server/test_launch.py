@@ -60,7 +60,7 @@ def stream_in_thread(url, content, **fields):
 
     def read():
         body = {"messages": [{"role": "user", "content": content}], "stream": True, **fields}
-        with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, timeout=20) as response:
+        with httpx.stream("POST", f"{url}/chat/completions", json=body, timeout=20) as response:
             lines.extend(line for line in response.iter_lines() if line)
 
     thread = threading.Thread(target=read)

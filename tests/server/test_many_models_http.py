@@ -36,7 +36,8 @@ def processes_begun(gates, name):
 
 def chat(url, model, content="say:hi", **fields):
     body = {"model": model, "messages": [{"role": "user", "content": content}], **fields}
-    return httpx.post(f"{url}/v1/chat/completions", json=body, timeout=20)
+    path = "/v1/chat/completions" if model else "/chat/completions"  # which takes the default
+    return httpx.post(f"{url}{path}", json=body, timeout=20)
 
 
 class Stream:

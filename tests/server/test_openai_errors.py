@@ -14,6 +14,12 @@ from caudal.server.openai.completion_protocol import CompletionRequest
 from caudal.server.settings import ServerSettings
 
 
+async def test_a_chat_names_its_model_where_openai_wants_it(http):
+    body = {"messages": [{"role": "user", "content": "say:hi"}]}
+    assert error_of(await http.post("/v1/chat/completions", json=body), 400)["param"] == "model"
+    assert (await http.post("/chat/completions", json=body)).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("fields", "param"),
     [

@@ -243,7 +243,7 @@ async def test_messages_of_every_shape(http):
         {"role": "assistant", "reasoning_content": "hm"},
         {"role": "user", "content": "say:yes"},
     ]
-    response = await http.post("/v1/chat/completions", json={"messages": messages, "store": True, "metadata": {}})
+    response = await http.post("/v1/chat/completions", json={"model": "scripted", "messages": messages, "store": True})
     assert response.json()["choices"][0]["message"]["content"] == "yes"
 
 
@@ -261,7 +261,7 @@ async def test_one_model(http):
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/v1/chat/completions/", "/v1//chat/completions?beta=true"])
 async def test_chat_paths(http, path):
-    body = json.dumps({"messages": [{"role": "user", "content": "say:hi"}]})
+    body = json.dumps({"model": "scripted", "messages": [{"role": "user", "content": "say:hi"}]})
     response = await http.post(path, content=body, headers={"content-type": "text/plain"})
     assert response.json()["choices"][0]["message"]["content"] == "hi"
 

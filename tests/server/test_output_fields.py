@@ -18,7 +18,7 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
 MESSAGES = [{"role": "user", "content": "say:hi"}]
 
 
-async def post(http, path="/v1/chat/completions", **fields):
+async def post(http, path="/chat/completions", **fields):
     body = {"messages": MESSAGES} if "chat" in path else {"prompt": "say:hi"}
     return await http.post(path, json={**body, **fields})
 
@@ -42,7 +42,7 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+@pytest.mark.parametrize("path", ["/chat/completions", "/v1/completions"])
 @pytest.mark.parametrize("name", ASKED)
 async def test_a_schema_reaches_the_engine(http, path, name):
     answer = await post(http, path, **ASKED[name])
@@ -214,7 +214,7 @@ async def test_reasoning_comes_first(http, thinker):
     assert "rest: TEXT <[259]>\nthought: <[258]> rest" in first["lark_grammar"]
     assert second["name"] == "answer"
     opened = [{"role": "user", "content": "say:hi ^"}]
-    assert (await http.post("/v1/chat/completions", json={"messages": opened, "guided_choice": ["a"]})).is_success
+    assert (await http.post("/chat/completions", json={"messages": opened, "guided_choice": ["a"]})).is_success
     assert member(http)["lark_grammar"].startswith("start: rest SPACE @answer\n")
 
 

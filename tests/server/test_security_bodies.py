@@ -49,7 +49,7 @@ def test_every_field_of_a_chat_with_every_odd_number(server, field):
     for number in NUMBERS:
         for value in (number, f"[{number}]", f'{{"5": {number}}}'):
             data = f'{{"messages": [{{"role": "user", "content": "x"}}], "max_tokens": 3, "{field}": {value}}}'
-            answers(server, "/v1/chat/completions", data.encode())
+            answers(server, "/chat/completions", data.encode())
 
 
 @pytest.mark.parametrize("field", fields_of(CompletionRequest))
@@ -89,7 +89,7 @@ def test_every_field_of_a_completion_with_every_odd_number(server, field):
 def test_too_much_of_something(server, fields):
     """CVE-2026-34756: huge n. CVE-2026-73559: fan-out before admission."""
     body = {"messages": [{"role": "user", "content": "say:x"}], **fields}
-    answers(server, "/v1/chat/completions", json.dumps(body).encode())
+    answers(server, "/chat/completions", json.dumps(body).encode())
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_prompts(server, prompt):
 )
 def test_nesting(server, data):
     """CVE-2026-2069 and the stack overflows of JSON readers."""
-    answers(server, "/v1/chat/completions", data)
+    answers(server, "/chat/completions", data)
     answers(server, "/tokenize", data)
 
 
@@ -164,10 +164,10 @@ def test_nesting(server, data):
 )
 def test_text_that_is_no_text(server, text):
     body = b'{"messages":[{"role":"user","content":"' + text + b'"}],"max_tokens":2}'
-    answers(server, "/v1/chat/completions", body)
+    answers(server, "/chat/completions", body)
     answers(server, "/v1/completions", b'{"max_tokens":2,"prompt":"' + text + b'"}')
     answers(server, "/v1/completions", b'{"max_tokens":2,"prompt":"x","stop":["' + text + b'"]}')
-    answers(server, "/v1/chat/completions", b'{"model":"' + text + b'","messages":[]}')
+    answers(server, "/chat/completions", b'{"model":"' + text + b'","messages":[]}')
     answers(server, "/tokenize", b'{"prompt":"' + text + b'"}')
 
 
@@ -214,7 +214,7 @@ def test_a_client_names_nothing_in_the_engine(server):
     assert len({json.loads(body)["id"] for body in bodies}) == 3
     for value in ("same", "same", "___prefill_addr_evil.example:80", "../../x", "x" * 5000, "a b", "%s%n"):
         status, body = server.post(
-            "/v1/chat/completions",
+            "/chat/completions",
             {"messages": [{"role": "user", "content": "say:mine"}]},
             **{"x-request-id": value, "x-correlation-id": value, "x-session-id": value},
         )

@@ -35,7 +35,7 @@ def body_of(answer):
     return answer.partition(b"\r\n\r\n")[2]
 
 
-def head(*lines, start=b"POST /v1/chat/completions HTTP/1.1"):
+def head(*lines, start=b"POST /chat/completions HTTP/1.1"):
     return b"\r\n".join([start, b"Host: 127.0.0.1", b"Connection: close", *lines, b"", b""])
 
 
@@ -203,7 +203,7 @@ def test_compressed_bodies_are_not_unpacked(server, encoding):
     """CVE-2024-12886: a small body that unpacks to gigabytes."""
     bomb = gzip.compress(b" " * 50_000_000 + CHAT) if encoding.startswith("gzip") else zlib.compress(b" " * 1_000_000)
     began = time.monotonic()
-    status, body = server.post("/v1/chat/completions", bomb, **{"content-encoding": encoding})
+    status, body = server.post("/chat/completions", bomb, **{"content-encoding": encoding})
     assert status == 415
     assert error_of(body)["code"] == "unsupported_content_encoding"
     assert time.monotonic() - began < 5
@@ -214,7 +214,7 @@ def test_compressed_bodies_are_not_unpacked(server, encoding):
     ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "a" * 1000, "", "\xff"],
 )
 def test_content_types_change_nothing(server, kind):
-    status, body = server.post("/v1/chat/completions", CHAT, **{"content-type": kind})
+    status, body = server.post("/chat/completions", CHAT, **{"content-type": kind})
     assert (status, json.loads(body)["choices"][0]["message"]["content"]) == (200, "hidden")
 
 

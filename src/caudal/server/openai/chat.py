@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from caudal import __version__
-from caudal.errors import UnsupportedParameter
+from caudal.errors import InvalidParameter, UnsupportedParameter
 from caudal.server.answer_writer import EVENT_STREAM, PING, by_answer, sse
 from caudal.server.conversation import new_answer, read_conversation
 from caudal.server.generation_response import GenerationResponse
@@ -59,6 +59,9 @@ _encode = msgspec.json.Encoder().encode
 async def chat_completions(call: Call) -> Response:
     """Answer a conversation."""
     body = await call.body(_decoder)
+    if body.model is None and call.request.scope["path"].startswith("/v1/"):
+        message = "model is missing; name one of /v1/models, or use /chat/completions, which takes the default"
+        raise InvalidParameter(message, parameter="model")
     model = await call.model(body.model)
     _refuse(body)
     prompt = await read_conversation(conversation_of(body), model, num_chars=call.num_bytes)
