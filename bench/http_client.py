@@ -100,7 +100,7 @@ async def stream_chat(
     """Ask for a streamed chat completion and fill `times`; leave at `deadline_s`, which is no failure."""
     content = json.dumps(body).encode()
     head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nhost: {address[0]}\r\ncontent-type: application/json\r\n"
+        f"POST /chat/completions HTTP/1.1\r\nhost: {address[0]}\r\ncontent-type: application/json\r\n"
         f"content-length: {len(content)}\r\nconnection: close\r\n\r\n"
     )
     loop = asyncio.get_running_loop()

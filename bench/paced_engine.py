@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 from caudal.checkpoint import open_checkpoint
 from caudal.config import EngineConfig
 from caudal.messages import EngineReady, EngineStats, Update
-from caudal.server.launch import listen, run_server
+from caudal.server.launch import EngineSource, listen, run_server
+from caudal.server.model_catalog import ModelCatalog
+from caudal.server.residency import Residency
 from caudal.server.settings import ServedModel, ServerSettings
 from caudal.tokenizer.from_gguf import load_tokenizer
 
@@ -91,9 +93,13 @@ def main() -> None:
     settings = ServerSettings(port=0)
     with open_checkpoint(model) as checkpoint:
         tokenizer = load_tokenizer(checkpoint.metadata, path=model)
+    catalog = ModelCatalog(lambda: [ServedModel(name="paced", path=tokens_per_s)])
+    catalog.look_now()
+    engines = EngineSource(
+        config=EngineConfig(model_path=tokens_per_s), factory="paced_engine:load", load_tokenizer=lambda _path: tokenizer
+    )
     with listen(settings) as listener:
-        config = EngineConfig(model_path=tokens_per_s)
-        run_server(listener, config, tokenizer, settings, ServedModel(name="paced"), "paced_engine:load")
+        run_server(listener, settings, catalog, engines, Residency(), "paced")
 
 
 if __name__ == "__main__":

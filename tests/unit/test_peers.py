@@ -52,7 +52,7 @@ def test_keys_names_and_addresses_are_kept():
     ],
 )
 def test_a_file_at_hand_stands_for_the_model(arguments, model):
-    assert options_of(*arguments)[0]["model"] == model
+    assert options_of(*arguments)[0]["models"] == (model,)
 
 
 def test_what_caudal_lacks_is_named():

@@ -7,7 +7,9 @@ import sys
 
 from caudal.checkpoint import open_checkpoint
 from caudal.config import EngineConfig
-from caudal.server.launch import listen, run_server
+from caudal.server.launch import EngineSource, listen, run_server
+from caudal.server.model_catalog import ModelCatalog
+from caudal.server.residency import Residency
 from caudal.server.settings import ServedModel, ServerSettings
 from caudal.tokenizer.from_gguf import load_tokenizer
 
@@ -20,9 +22,12 @@ def main():
     with open_checkpoint(path) as checkpoint:
         tokenizer = load_tokenizer(checkpoint.metadata, path=path)
     settings = ServerSettings(port=0)
+    catalog = ModelCatalog(lambda: [ServedModel(name="local", path=path)])
+    catalog.look_now()
     config = EngineConfig(model_path=path, max_model_len=CONTEXT)
+    engines = EngineSource(config=config, factory="tool_engine:load", load_tokenizer=lambda _path: tokenizer)
     with listen(settings) as listener:
-        run_server(listener, config, tokenizer, settings, ServedModel(name="local"), "tool_engine:load")
+        run_server(listener, settings, catalog, engines, Residency(), "local")
 
 
 if __name__ == "__main__":
