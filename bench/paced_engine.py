@@ -96,7 +96,9 @@ def main() -> None:
     catalog = ModelCatalog(lambda: [ServedModel(name="paced", path=tokens_per_s)])
     catalog.look_now()
     engines = EngineSource(
-        config=EngineConfig(model_path=tokens_per_s), factory="paced_engine:load", load_tokenizer=lambda _path: tokenizer
+        config=EngineConfig(model_path=tokens_per_s),
+        factory="paced_engine:load",
+        load_tokenizer=lambda _path: tokenizer,
     )
     with listen(settings) as listener:
         run_server(listener, settings, catalog, engines, Residency(), "paced")
