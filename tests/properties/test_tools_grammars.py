@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from test_tools_formats import FORMATS, IS_RAW, WRITERS, calls_in, read
 
 from caudal.errors import InvalidParameter
+from caudal.tools.call_grammar import MAX_CALLS
 from caudal.tools.formats import AnswerFormat, format_of
 from caudal.tools.parts import TextPart
 from caudal.tools.table import HERMES
@@ -143,6 +144,8 @@ def test_parallel_takes_several(case):
     for calls in (GOOD[0], [*GOOD[0], *GOOD[2]], [*GOOD[2], *GOOD[1], *GOOD[0]]):
         assert grammar.takes(WRITE[name](calls)), calls
     assert not grammar.takes(WRITE[name]([*GOOD[0], *WRONG[0]]))
+    assert grammar.takes(WRITE[name](GOOD[0] * MAX_CALLS))
+    assert not grammar.takes(WRITE[name](GOOD[0] * (MAX_CALLS + 1)))
 
 
 def test_reasoning_may_come_first(case):

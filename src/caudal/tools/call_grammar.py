@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from caudal.tools.calls import CallSyntax, Schemas
     from caudal.tools.reasoning import Reasoning
 
+MAX_CALLS = 16
+"""Most calls in an answer that must consist of calls: a small model that is forced to call may never stop calling."""
+MORE = f"{{0,{MAX_CALLS - 1}}}"
+
 
 def marked_grammar(
     calls: CallSyntax,
@@ -37,7 +41,7 @@ def marked_grammar(
         # What stands between two calls is part of the second one: where it begins as a section's end does, nothing
         # decides between the two before both have been read.
         again = writer.rule(*(calls.call_rule(writer, name, schema, shape.between) for name, schema in schemas.items()))
-        call = writer.rule(f"{call} {again}*")
+        call = writer.rule(f"{call} {again}{MORE}")
     section = f"{writer.text(shape.open)} {call} {writer.text(shape.close)}"
     start = ""
     if reasoning is not None:
@@ -45,7 +49,7 @@ def marked_grammar(
         start = f"({thoughts} SPACE)" + ("" if opens_reasoning else "?")
     if required:
         whole = writer.rule(f"{writer.text(shape.trigger)} {section}")
-        more = f"({writer.text(shape.gap)} {whole})*" if parallel and shape.between is None else ""
+        more = f"({writer.text(shape.gap)} {whole}){MORE}" if parallel and shape.between is None else ""
         return writer.grammar(f"{start} {whole} {more}")
     if not shape.trigger:
         return writer.grammar(f"{start} ({section} | OTHER)?", OTHER=r"/[ \t\r\n]*[^{ \t\r\n](.|\n)*/")
