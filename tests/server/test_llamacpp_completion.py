@@ -63,7 +63,16 @@ async def test_a_result_has_every_field(peer):
     assert timings["prompt_n"] + timings["cache_n"] == len(peer.engine.seen[-1])
     assert timings["predicted_n"] == num_tokens
     assert timings["prompt_ms"] > 0
-    assert timings["predicted_per_second"] > 0
+    rate = 1e3 * (num_tokens - 1) / timings["predicted_ms"]  # the first token comes with the end of the prompt
+    assert timings["predicted_per_second"] == pytest.approx(rate)
+
+
+async def test_ends_that_are_ignored_are_shown_as_banned(peer):
+    body = {"prompt": "say:a", "n_predict": 3, "ignore_eos": True}
+    answer = (await peer.post("/completion", json=body)).json()
+    assert answer["generation_settings"]["logit_bias"] == [{"token": 257, "bias": None}]
+    one = (await peer.post("/completion", json={**body, "n_predict": 1})).json()["timings"]
+    assert (one["predicted_n"], one["predicted_per_second"]) == (1, 0.0)
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ async def completion_response(call: Call, model: LoadedModel, body: NativeReques
     grammar = await grammar_of(body, model)
     n = num_answers(body)
     wanted = Wanted(
-        settings=settings_of(params, asked, stream=bool(body.stream)),
+        settings=settings_of(params, asked, stream=bool(body.stream), eos_token_ids=model.tokenizer.eos_token_ids),
         num_probs=num_logprobs(body),
         nothing=asked == 0,
         tokens=bool(body.return_tokens),

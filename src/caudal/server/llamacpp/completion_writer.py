@@ -184,8 +184,8 @@ class CompletionWriter:
         num_predicted = 0 if self._wanted.nothing else clock.num_tokens
         return {
             "cache_n": clock.num_cached_tokens,
-            **_pace("prompt", num_read, clock.prompt_s),
-            **_pace("predicted", num_predicted, clock.generation_s),
+            **_pace("prompt", num_read, num_read, clock.prompt_s),
+            **_pace("predicted", num_predicted, num_predicted - 1, clock.generation_s),
         }
 
     def _probabilities(self, pieces: list[Piece]) -> list[dict[str, Any]]:
@@ -214,11 +214,19 @@ def _stop_of(last: Piece, *, nothing: bool) -> dict[str, str]:
     return {"stop_type": "eos", "stopping_word": ""}
 
 
-def _pace(name: str, count: int, seconds: float) -> dict[str, Any]:
-    """Return a number of tokens and how fast they came; every number is finite."""
+def _pace(name: str, count: int, timed: int, seconds: float) -> dict[str, Any]:
+    """Return a number of tokens and how fast they came; every number is finite.
+
+    Args:
+        name: what begins the fields' names.
+        count: of all tokens.
+        timed: how many of them came within the time. The first of an answer comes with the end of its prompt.
+        seconds: the time.
+    """
+    timed = max(0, timed)
     return {
         f"{name}_n": count,
         f"{name}_ms": seconds * 1e3,
-        f"{name}_per_token_ms": seconds * 1e3 / count if count else 0.0,
-        f"{name}_per_second": count / seconds if seconds else 0.0,
+        f"{name}_per_token_ms": seconds * 1e3 / timed if timed else 0.0,
+        f"{name}_per_second": timed / seconds if seconds else 0.0,
     }

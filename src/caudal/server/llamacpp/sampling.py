@@ -16,6 +16,8 @@ from caudal.server.openai.sampling_fields import check_token_ids
 from caudal.server.penalties import penalties_of, within
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from caudal.server.llamacpp.protocol import NativeRequest
     from caudal.server.tokenizer_port import ServedTokenizer
 
@@ -172,8 +174,14 @@ def _wrong_bias(given: Any) -> InvalidParameter:
     return InvalidParameter(message, parameter="logit_bias")
 
 
-def settings_of(params: SamplingParams, asked: int | None, *, stream: bool) -> dict[str, Any]:
-    """Return the `generation_settings` of an answer: what was asked for, in llama-server's names."""
+def settings_of(
+    params: SamplingParams, asked: int | None, *, stream: bool, eos_token_ids: Sequence[int] = ()
+) -> dict[str, Any]:
+    """Return the `generation_settings` of an answer: what was asked for, in llama-server's names.
+
+    With ignore_eos it shows the ends as banned, as llama-server does.
+    """
+    banned = dict.fromkeys(eos_token_ids if params.ignore_eos else (), -math.inf)
     n_predict = -1 if asked is None else asked
     return {
         "seed": DEFAULT_SEED if params.seed is None else params.seed,
@@ -197,7 +205,7 @@ def settings_of(params: SamplingParams, asked: int | None, *, stream: bool) -> d
         "stream": stream,
         "logit_bias": [
             {"token": token_id, "bias": bias if math.isfinite(bias) else None}
-            for token_id, bias in params.logit_bias.items()
+            for token_id, bias in {**params.logit_bias, **banned}.items()
         ],
         "n_probs": params.logprobs or 0,
         "samplers": list(SAMPLERS),
