@@ -52,6 +52,7 @@ async def traced(spans, *requests):
 async def test_a_span_per_request(spans):
     headers = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
     body = {
+        "model": "scripted",
         "messages": [{"role": "user", "content": "say:hello secret"}],
         "max_tokens": 50,
         "top_k": 5,
@@ -125,7 +126,7 @@ def test_spans_reach_a_collector():
         threading.Thread(target=collector.serve_forever, daemon=True).start()
         settings = ServerSettings(otlp_traces_endpoint=f"http://127.0.0.1:{collector.server_port}/v1/traces")
         with real_server(lambda: LocalEngineClient(ScriptedEngine(make_config())), settings) as (url, _):
-            body = {"messages": [{"role": "user", "content": "say:the-secret"}]}
+            body = {"model": "scripted", "messages": [{"role": "user", "content": "say:the-secret"}]}
             assert httpx.post(f"{url}/v1/chat/completions", json=body).status_code == 200
         collector.shutdown()
     assert {path for path, _ in bodies} == {"/v1/traces"}
