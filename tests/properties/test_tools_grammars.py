@@ -14,7 +14,7 @@ from caudal.tools.formats import AnswerFormat, format_of
 from caudal.tools.parts import TextPart
 from caudal.tools.table import HERMES
 
-llguidance = pytest.importorskip("llguidance")
+llguidance = pytest.importorskip("llguidance", reason="needs the package's dependencies: runs in CI")
 
 EOS = 256
 TOOLS = [

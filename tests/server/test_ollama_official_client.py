@@ -8,7 +8,7 @@ from scripted_engine import ScriptedEngine
 
 from caudal.engine.local_client import LocalEngineClient
 
-ollama = pytest.importorskip("ollama")
+ollama = pytest.importorskip("ollama", reason="needs the extra `test`: runs in CI")
 
 
 @pytest.fixture(scope="module")
