@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 
 import httpx
@@ -94,12 +95,24 @@ def prometheus(tmp_path_factory):
         traffic = threading.Thread(target=keep_busy, args=(url, done))
         traffic.start()
         try:
+            wait_until_ready(f"http://127.0.0.1:{port}")
             yield f"http://127.0.0.1:{port}"
         finally:
             done.set()
             traffic.join()
             process.terminate()
             process.wait(20)
+
+
+def wait_until_ready(base):
+    """A Prometheus that listens answers 503 in plain text until it has read its log."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with suppress(httpx.TransportError):
+            if httpx.get(f"{base}/-/ready").status_code == HTTPStatus.OK:
+                return
+        time.sleep(0.1)
+    pytest.fail("Prometheus has not become ready within 60 s")
 
 
 def keep_busy(url, done):
@@ -135,8 +148,7 @@ def test_every_query_returns_data(prometheus, source):
     assert len(waiting) >= 8
     deadline = time.monotonic() + 40
     while waiting:
-        with suppress(httpx.TransportError):  # it is starting
-            waiting = [q for q in waiting if not any(math.isfinite(value) for value in values(prometheus, q))]
+        waiting = [q for q in waiting if not any(math.isfinite(value) for value in values(prometheus, q))]
         assert time.monotonic() < deadline, waiting
         time.sleep(0.3)
 
