@@ -43,6 +43,8 @@ def test_summary_is_the_commands_own_first_line(verb):
     ("arguments", "fact"),
     [
         (["frob"], "No such command 'frob'"),
+        (["serv"], "there is no verb 'serv'; the nearest is 'serve'"),
+        (["lsit", "x"], "there is no verb 'lsit'; the nearest is 'list'"),
         (["show"], "Missing argument 'MODEL'"),
         (["show", "--frob", "x"], "--frob"),
         (["bench", "x", "-b", "8,x"], "expected whole numbers"),

@@ -57,6 +57,18 @@ class LazyGroup(click.Group):
         command: click.Command = importlib.import_module(verb.module).command
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb; a slip of the pen is told the verb that it is nearest to."""
+        if args[0] not in VERBS:
+            from difflib import get_close_matches  # noqa: PLC0415 - only for those who slip
+
+            if near := get_close_matches(args[0], VERBS, 1):
+                message = f"there is no verb {args[0]!r}; the nearest is {near[0]!r}"
+                raise click.UsageError(message, ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - the same
         """Write the table of verbs from what is known without importing them."""
         with formatter.section("Verbs"):

@@ -14,6 +14,7 @@ from caudal.core.request import FinishReason, Request, SequenceUpdate
 from caudal.core.scheduler import Scheduler, SchedulerConfig
 from caudal.engine.prompt_logprobs import PromptLogprobs
 from caudal.engine.request_table import refusal
+from caudal.engine.row_by_row import compute_row_by_row
 from caudal.engine.sampling_batch import RowSampling, SamplingArrays
 from caudal.engine.step_batch import StepArrays
 from caudal.errors import InvalidParameter, Overloaded, RequestError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from caudal.backends.base import SampleOutput
     from caudal.config import EngineConfig
     from caudal.core.request import Sequence as TokenSequence
-    from caudal.core.step_plan import StepPlan
+    from caudal.core.step_plan import PlannedRow, StepPlan
     from caudal.engine.constraints import Constraint, Constraints
     from caudal.engine.model_facts import ModelFacts
     from caudal.engine.runner import Runner
@@ -49,7 +50,8 @@ class _Running:
 class Engine:
     """Plans, computes and samples steps.
 
-    A request may fail; the engine does not: an exception in a step ends the requests of that step with an error.
+    A request may fail; the engine does not: a step with an exception is computed again row by row, and the requests
+    whose rows fail alone end with an error.
     """
 
     def __init__(self, config: EngineConfig, runner: Runner, facts: ModelFacts, max_model_len: int) -> None:
@@ -74,7 +76,7 @@ class Engine:
         self._running: dict[str, _Running] = {}
         self._reporting: set[str] = set()  # of them, those whose next update says more than its tokens
         self._constraints: Constraints | None = None
-        self._failed: list[tuple[str, str]] = []  # requests whose grammar failed in this step, and why
+        self._failed: list[tuple[str, str]] = []  # requests that failed in this step, and why
         self._num_unscored = 0  # of them, those whose prompt's log-probabilities are still to be told
         self._step_arrays = StepArrays()
         self._sampling_arrays = SamplingArrays(self._sampling_of)
@@ -189,18 +191,28 @@ class Engine:
 
     def _run(self, plan: StepPlan) -> list[Update]:
         try:
-            sampled = self._compute(plan)
-        except Exception as error:
-            logger.exception("a step failed; its %d requests end with an error", len(plan.rows))
-            return self._fail(plan, f"the engine failed while it computed this request ({type(error).__name__})")
+            sampled = self._computed(plan)
         except BaseException:
             self._fail(plan, "the step was interrupted")
             raise
         self._num_steps += 1
         return self._end_failed() + self._commit(plan, sampled)
 
+    def _computed(self, plan: StepPlan) -> SampleOutput | None:
+        """Compute a plan; if that fails, each of its rows alone, so that only those end that are at fault."""
+        try:
+            return self._compute(plan)
+        except Exception:
+            logger.exception("a step failed; its %d rows are computed one by one", len(plan.rows))
+            return compute_row_by_row(plan, self._compute, self._note_failure)
+
+    def _note_failure(self, row: PlannedRow, error: Exception) -> None:
+        request_id = self._scheduler.sequence_of(row.seq_id).request_id
+        reason = f"the engine failed while it computed this request ({type(error).__name__})"
+        self._failed.append((request_id, reason))
+
     def _end_failed(self) -> list[Update]:
-        """End the requests whose grammars failed in this step; the scheduler ignores their tokens."""
+        """End the requests whose part of this step failed; the scheduler ignores their tokens."""
         updates = []
         while self._failed:
             request_id, reason = self._failed.pop()
@@ -227,11 +239,14 @@ class Engine:
         num_tokens = len(batch.token_ids)
         self._step_tokens[bisect_left(STEP_TOKENS, num_tokens)] += 1
         self._step_tokens[-1] += num_tokens
-        logits = self._runner.forward(batch)
+        try:
+            logits = self._runner.forward(batch)
+        finally:
+            if masks is not None and self._constraints is not None:
+                self._failed += self._constraints.finish_masks(masks)
         if self._num_unscored:
             self._score_prompts(plan, logits)
-        if masks is not None and sampling is not None and self._constraints is not None:
-            self._failed += self._constraints.finish_masks(masks)
+        if masks is not None and sampling is not None:
             sampling = replace(sampling, masks=masks.masks, mask_rows=masks.mask_rows)
         return None if sampling is None else self._runner.sample(logits, sampling)
 
@@ -248,7 +263,7 @@ class Engine:
                 continue
             first = row.start + row.num_tokens - row.num_logits
             known = seq.token_ids[first + 1 : min(first + 1 + row.num_logits, seq.num_prompt_tokens)]
-            collector.add(logits[end - row.num_logits : end - row.num_logits + len(known)], known)
+            collector.add(first, logits[end - row.num_logits : end - row.num_logits + len(known)], known)
 
     def _commit(self, plan: StepPlan, sampled: SampleOutput | None) -> list[Update]:
         """Record the step's tokens. Where no logit is finite no token follows, and the request fails alone."""

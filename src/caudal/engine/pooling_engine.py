@@ -125,12 +125,22 @@ class PoolingEngine:
         tokens = [self._token_ids.pop(text.request_id) for text in texts]
         try:
             results = self._read(tokens)
-        except Exception as error:
-            logger.exception("a step failed; its %d requests end with an error", len(texts))
-            message = f"the engine failed while it computed this request ({type(error).__name__})"
-            return [Update(request_id=text.request_id, finish_reason="error", error=message) for text in texts]
+        except Exception:
+            logger.exception("a step failed; its %d texts are read one by one", len(texts))
+            return [self._read_alone(text, ids) for text, ids in zip(texts, tokens, strict=True)]
         self._num_steps += 1
         return [self._update(text, result) for text, result in zip(texts, results, strict=True)]
+
+    def _read_alone(self, text: WaitingText, ids: Sequence[int]) -> Update:
+        """Read one text of a step that failed: alone it gives the same bits, or fails alone."""
+        try:
+            (result,) = self._read([ids])
+        except Exception as error:
+            logger.exception("a text of a step failed alone")
+            message = f"the engine failed while it computed this request ({type(error).__name__})"
+            return Update(request_id=text.request_id, finish_reason="error", error=message)
+        self._num_steps += 1
+        return self._update(text, result)
 
     def _update(self, text: WaitingText, result: NDArray[np.float32]) -> Update:
         if not np.isfinite(result).all():

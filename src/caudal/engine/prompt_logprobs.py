@@ -25,8 +25,12 @@ class PromptLogprobs:
         self._num_top = num_top
         self._entries: list[TokenLogprobs | None] = [None]
 
-    def add(self, logits: NDArray[np.float32], next_token_ids: Sequence[int]) -> None:
-        """Score prompt tokens: row i of `logits` [n, V] predicts next_token_ids[i]."""
+    def add(self, first: int, logits: NDArray[np.float32], next_token_ids: Sequence[int]) -> None:
+        """Score prompt tokens: row i of `logits` [n, V] is of position first + i and predicts next_token_ids[i].
+
+        Positions may come again, in a step that is computed anew.
+        """
+        del self._entries[first + 1 :]
         for row, token_id in zip(logits, next_token_ids, strict=True):
             self._entries.append(token_logprobs(row, token_id, self._num_top))
 
