@@ -22,9 +22,7 @@ def path(tmp_path_factory):
 
 @pytest.fixture
 def engine(path):
-    config = EngineConfig(
-        model_path=path, num_threads=1, max_model_len=96, max_num_seqs=8, max_num_batched_tokens=24
-    )
+    config = EngineConfig(model_path=path, num_threads=1, max_model_len=96, max_num_seqs=8, max_num_batched_tokens=24)
     return load_engine(config)
 
 
