@@ -1,6 +1,6 @@
 """Clients that people use, unchanged, against a running server. They live in a virtual environment of their own.
 
-`make clients` makes it in build/clients-venv; CLIENTS_PYTHON names another one. Tried with litellm 1.110.2,
+`make clients` and CI make it in build/clients-venv; CLIENTS_PYTHON names another one. Tried with litellm 1.110.2,
 langchain-openai 1.7.4 and lm-eval 0.4.13; openai is tested in test_official_client.
 """
 
