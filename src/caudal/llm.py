@@ -157,6 +157,7 @@ class LLM:
 
     Args:
         model: a path, a demo model's name or a name in the Hugging Face cache.
+        chat_template: jinja2 source that takes the place of the file's.
         options: fields of EngineConfig. `prefill_per_decode` is 0 here if not given: what waits is a whole batch, not
             the reader of each token.
 
@@ -166,11 +167,11 @@ class LLM:
         ConfigError: an option makes no sense.
     """
 
-    def __init__(self, model: str | Path, **options: Any) -> None:
+    def __init__(self, model: str | Path, *, chat_template: str | None = None, **options: Any) -> None:
         path = model if isinstance(model, Path) else resolve(model)
         config = EngineConfig(model_path=str(path), **({"prefill_per_decode": 0} | options))
         with open_checkpoint(path) as checkpoint:
-            self.tokenizer: Tokenizer = load_tokenizer(checkpoint.metadata, path=path)
+            self.tokenizer: Tokenizer = load_tokenizer(checkpoint.metadata, path=path, chat_template=chat_template)
             self.engine: Engine | PoolingEngine = load_engine_from(checkpoint, config)
         self._ids = itertools.count()
         self._open: dict[str, _OpenRequest] = {}

@@ -102,3 +102,20 @@ def test_a_folder_alone_is_ready_at_once_and_loads_nothing(folder):
         assert {row["state"] for row in client.get("/admin/models").json()["models"]} == {"unloaded"}
         assert ask(client, "second-f32").status_code == 200
         assert poll(lambda: {r["state"] for r in client.get("/admin/models").json()["models"]} == {"unloaded"})
+
+
+def test_a_chat_template_of_the_command_line(folder, tmp_path):
+    template = tmp_path / "own.jinja"
+    template.write_text("{% for m in messages %}({{ m.role }}) {{ m.content }} {% endfor %}", encoding="utf-8")
+    arguments = (folder / "first.gguf", "--models-dir", folder / "dir", "--chat-template", template)
+    body = {"messages": [{"role": "user", "content": "hola"}]}
+    with serving(*arguments) as (client, _):
+        applied = {
+            name: client.post("/apply-template", json={"model": name, **body}).json()["prompt"]
+            for name in ("first", "second-f32")
+        }
+        assert applied["first"] == "(user) hola "
+        assert "(user)" not in applied["second-f32"]
+        assert client.get("/props").json()["chat_template"] == template.read_text(encoding="utf-8")
+        assert client.post("/api/show", json={"model": "first"}).json()["template"] == template.read_text("utf-8")
+        assert ask(client, "first").json()["usage"]["prompt_tokens"] > 0

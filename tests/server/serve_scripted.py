@@ -34,7 +34,9 @@ def main():
     residency = Residency(keep_alive_s=keep_alive_s, max_loaded=max_loaded, load_timeout_s=load_timeout_s)
     catalog = ModelCatalog(lambda: [ServedModel(name=name, path=name) for name in names])
     config = EngineConfig(model_path="scripted", max_model_len=100_000)
-    engines = EngineSource(config=config, factory="scripted_engine:load", load_tokenizer=lambda _path: ByteTokenizer())
+    engines = EngineSource(
+        config=config, factory="scripted_engine:load", load_tokenizer=lambda *_given: ByteTokenizer()
+    )
     try:
         check_exposure(settings)
         with listen(settings) as listener:

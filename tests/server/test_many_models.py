@@ -44,7 +44,7 @@ def processes_begun(gates, name):
     return [int(path.name.split(".")[-2]) for path in gates.glob(f"{name}.*.begun")]
 
 
-def load_tokenizer(path):
+def load_tokenizer(path, _chat_template):
     if path.startswith("no-tokenizer"):
         message = "there is no tokenizer"
         raise CheckpointError(message, path=path)

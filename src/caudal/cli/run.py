@@ -19,6 +19,7 @@ from caudal.cli.options import (
     speculation_option,
 )
 from caudal.cli.progress import loading
+from caudal.cli.template_option import template_option
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,6 +82,7 @@ def one_shot(stream: Iterator[Chunk], *, verbose: bool) -> None:
 @click.argument("prompt", nargs=-1)
 @model_option
 @click.option("--system", metavar="TEXT", help="System message.")
+@template_option("the model's")
 @click.option("--raw", is_flag=True, help="Continue PROMPT as it stands, without the chat template.")
 @sampling_options
 @engine_options

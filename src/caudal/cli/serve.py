@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import click
 from caudal.cli.options import ModelFirst, chain, engine_options, model_option, option, speculation_option
 from caudal.cli.process_log import LOG_FORMATTERS, start_logging
 from caudal.cli.state_options import state_options, state_settings
+from caudal.cli.template_option import template_option
 from caudal.config import POOLINGS, EngineConfig, check_environment
 from caudal.errors import ConfigError
 from caudal.hub.resolve import SHARD, resolve
@@ -50,6 +52,7 @@ listening_options = chain(
     click.option("--served-model-name", "names", multiple=True, metavar="NAME",
                  help="The first model's name in the API. May be repeated: the others are aliases.  "
                  "[default: from MODEL]"),
+    template_option("the first model's"),
 )
 
 several_options = chain(
@@ -103,8 +106,10 @@ def read_keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
     return keys
 
 
-def named_models(models: tuple[str, ...], names: tuple[str, ...]) -> tuple[tuple[ServedModel, Path], ...]:
-    """Return the models of the command line and their files; `names` are those of the first.
+def named_models(
+    models: tuple[str, ...], names: tuple[str, ...], chat_template: str | None = None
+) -> tuple[tuple[ServedModel, Path], ...]:
+    """Return the models of the command line and their files; `names` and `chat_template` are the first one's.
 
     Raises:
         ConfigError: two have the same name, or a name is for no model.
@@ -113,10 +118,15 @@ def named_models(models: tuple[str, ...], names: tuple[str, ...]) -> tuple[tuple
     if names and not models:
         message = "--served-model-name names the first MODEL, and there is none; give one, or use --alias"
         raise ConfigError(message)
+    if chat_template is not None and not models:
+        message = "--chat-template is for the first MODEL, and there is none; give one"
+        raise ConfigError(message)
     found: dict[str, tuple[ServedModel, Path]] = {}
     for number, model in enumerate(models):
         path = resolve(model)
         served = served_model(model, path, names if number == 0 else ())
+        if number == 0:
+            served = replace(served, chat_template=chat_template)
         other = found.setdefault(served.name, (served, path))[1]
         if other != path:
             message = f"{other} and {path} are both called {served.name!r}; rename one of the files"
@@ -172,7 +182,7 @@ def command(
         message = "there is nothing to serve; give a MODEL, or --models-dir DIR"
         raise click.UsageError(message)
     residency = read_residency(keep_alive, values)
-    named = named_models(models, names)
+    named = named_models(models, names, values.pop("chat_template"))
     settings = ServerSettings(
         api_keys=read_keys(api_keys, api_key_file),
         **state_settings(values),

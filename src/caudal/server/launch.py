@@ -36,14 +36,16 @@ from caudal.server.running_model import Memory, ModelStarter
 from caudal.server.settings import LOOPBACK_HOSTS, ServedModel, ServerSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from starlette.applications import Starlette
 
     from caudal.config import EngineConfig
+    from caudal.hub.model_files import ModelFile
     from caudal.server.loaded_model import LoadedModel
     from caudal.server.residency import Residency
+    from caudal.server.running_model import LoadTokenizer
     from caudal.server.tokenizer_port import ServedTokenizer
 
 log = logging.getLogger(__name__)
@@ -82,19 +84,23 @@ class ModelSources:
 
     def _served(self, files: ModelFiles) -> list[ServedModel]:
         named = {model.name: model for model, _ in self.named}
-        return [
-            replace(
-                named.get(file.name) or ServedModel(name=file.name, created=int(file.modified_s)),
-                path=str(file.path),
-                size_bytes=file.size_bytes,
-                modified_s=file.modified_s,
-                context_length=file.facts.context_length,
-                kv_bytes_per_token=file.facts.kv_bytes_per_token,
-                error=file.facts.error,
-                facts=file.facts.description or ModelFacts(),
-            )
-            for file in files.look()
-        ]
+        return [_described(file, named.get(file.name)) for file in files.look()]
+
+
+def _described(file: ModelFile, named: ServedModel | None) -> ServedModel:
+    """Return a model with what its file says; `named` is what the command line says, if it names it."""
+    model = named or ServedModel(name=file.name, created=int(file.modified_s))
+    facts = file.facts.description or ModelFacts()
+    return replace(
+        model,
+        path=str(file.path),
+        size_bytes=file.size_bytes,
+        modified_s=file.modified_s,
+        context_length=file.facts.context_length,
+        kv_bytes_per_token=file.facts.kv_bytes_per_token,
+        error=file.facts.error,
+        facts=facts if model.chat_template is None else replace(facts, chat_template=model.chat_template),
+    )
 
 
 def serve(config: EngineConfig, settings: ServerSettings, sources: ModelSources, residency: Residency) -> None:
@@ -115,8 +121,8 @@ def serve(config: EngineConfig, settings: ServerSettings, sources: ModelSources,
         run_server(listener, settings, catalog, EngineSource(config=config), residency, first)
 
 
-def load_gguf_tokenizer(path: str) -> ServedTokenizer:
-    """Return the tokenizer in a model file.
+def load_gguf_tokenizer(path: str, chat_template: str | None = None) -> ServedTokenizer:
+    """Return the tokenizer in a model file, with another chat template than the file's if one is given.
 
     Raises:
         CheckpointError: the file, or its tokenizer, cannot be used.
@@ -124,7 +130,7 @@ def load_gguf_tokenizer(path: str) -> ServedTokenizer:
     from caudal.tokenizer.from_gguf import load_tokenizer  # noqa: PLC0415 - heavy, and not needed before a model is
 
     with open_checkpoint(path) as checkpoint:
-        return load_tokenizer(checkpoint.metadata, path=path)
+        return load_tokenizer(checkpoint.metadata, path=path, chat_template=chat_template)
 
 
 def check_exposure(settings: ServerSettings) -> None:
@@ -165,12 +171,12 @@ class EngineSource:
     Attributes:
         config: of every engine, but for the path of its model.
         factory: as EngineClient takes it.
-        load_tokenizer: makes a tokenizer of a model file.
+        load_tokenizer: as ModelStarter takes it.
     """
 
     config: EngineConfig
     factory: str = DEFAULT_ENGINE
-    load_tokenizer: Callable[[str], ServedTokenizer] = load_gguf_tokenizer
+    load_tokenizer: LoadTokenizer = load_gguf_tokenizer
 
 
 def run_server(

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from caudal.server.settings import ServedModel
     from caudal.server.tokenizer_port import ServedTokenizer
 
+    LoadTokenizer = Callable[[str, str | None], ServedTokenizer]
+
 ONE_CHAT_TOKENS = 8192
 PROCESS_BYTES = 150 << 20
 
@@ -84,14 +86,14 @@ class ModelStarter:
 
     Attributes:
         config: of every engine, but for the path of its model.
-        load_tokenizer: makes a tokenizer of a model file; it may block.
+        load_tokenizer: makes a tokenizer of a model file, with another chat template if it is given one; it may block.
         engine_factory: as EngineClient takes it.
         metrics: where requests are counted.
         stall_s: as EngineClient takes it.
     """
 
     config: EngineConfig
-    load_tokenizer: Callable[[str], ServedTokenizer]
+    load_tokenizer: LoadTokenizer
     engine_factory: str
     metrics: ServerMetrics
     stall_s: float = STALL_S
@@ -108,7 +110,7 @@ class ModelStarter:
         loop = asyncio.get_running_loop()
         starting = asyncio.create_task(client.start())
         try:
-            tokenizer = await loop.run_in_executor(tokenizing, self.load_tokenizer, info.path)
+            tokenizer = await loop.run_in_executor(tokenizing, self.load_tokenizer, info.path, info.chat_template)
             await starting
         except BaseException:
             starting.cancel()

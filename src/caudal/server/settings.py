@@ -30,6 +30,7 @@ class ServedModel:
         kv_bytes_per_token: of its KV cache in float16; 0 if that is not known.
         error: why its file cannot be used; None if nothing is known against it.
         facts: what its file says of it.
+        chat_template: jinja2 source that takes the place of the file's; None for that.
     """
 
     name: str
@@ -42,6 +43,7 @@ class ServedModel:
     kv_bytes_per_token: int = 0
     error: str | None = None
     facts: ModelFacts = field(default_factory=ModelFacts)
+    chat_template: str | None = field(default=None, repr=False)
 
     def answers_to(self, name: str | None) -> bool:
         """Whether a request for this model name is for this model. No name means whatever is served."""

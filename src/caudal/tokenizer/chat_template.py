@@ -44,6 +44,10 @@ class ChatTemplate:
         self._eos_token = eos_token
         self._limits = limits or TemplateLimits()
 
+    def check(self) -> None:
+        """Compile the source. Raises TemplateError if that fails; render would, too, but only when it is needed."""
+        _ = self._compiled
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -8,7 +8,7 @@ Source: the GGUF specification, "Tokenizer"; llama.cpp's vocabulary test vectors
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import tokenizers
@@ -49,17 +49,23 @@ class _Parts:
     add_bos: bool
 
 
-def load_tokenizer(metadata: Mapping[str, object], *, path: object = None) -> Tokenizer:
+def load_tokenizer(
+    metadata: Mapping[str, object], *, path: object = None, chat_template: str | None = None
+) -> Tokenizer:
     """Build the tokenizer that `metadata` describes.
 
     Args:
         metadata: the key-value pairs of a GGUF file.
         path: the file's name, for messages.
+        chat_template: takes the place of the file's.
 
     Raises UnsupportedFormat for a kind or pre-tokeniser that Caudal does not know, CheckpointError for keys that
     are missing or make no sense.
     """
-    tokenizer = _build(read_vocabulary(metadata, path=path), path, find_fim_tokens(metadata))
+    vocabulary = read_vocabulary(metadata, path=path)
+    if chat_template is not None:
+        vocabulary = replace(vocabulary, chat_template=chat_template)
+    tokenizer = _build(vocabulary, path, find_fim_tokens(metadata))
     # Building takes several times the memory of what is built, and the model's weights come next.
     give_back_freed_memory()
     return tokenizer

@@ -25,7 +25,7 @@ def main():
     catalog = ModelCatalog(lambda: [ServedModel(name="local", path=path)])
     catalog.look_now()
     config = EngineConfig(model_path=path, max_model_len=CONTEXT)
-    engines = EngineSource(config=config, factory="tool_engine:load", load_tokenizer=lambda _path: tokenizer)
+    engines = EngineSource(config=config, factory="tool_engine:load", load_tokenizer=lambda *_given: tokenizer)
     with listen(settings) as listener:
         run_server(listener, settings, catalog, engines, Residency(), "local")
 
