@@ -67,6 +67,7 @@ async def test_props_of_a_model_that_is_not_here(peer):
 
 async def test_a_model_is_not_loaded_for_props_unless_it_may(peer, monkeypatch):
     monkeypatch.setattr(OneModel, "statuses", lambda _: (ModelStatus(name="org/Scripted:Q4", state=UNLOADED),))
+    monkeypatch.setattr(OneModel, "loaded", lambda _: ())
     message = error_of(await peer.get("/props?autoload=false"), 400, "invalid_request_error")
     assert "not loaded" in message
     await get(peer, "/props")

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -129,8 +130,9 @@ async def test_a_load_that_everybody_has_left_goes_on(gates):
         assert len(processes_begun(gates, "gated")) == 1
 
 
-async def test_a_failed_load_tells_each_waiter_and_the_next_request_tries_again(gates):
-    async with directory("gated", "b") as many:
+async def test_a_failed_load_tells_each_waiter_and_a_later_request_tries_again(gates):
+    now = [100.0]
+    async with directory("gated", "b", clock=lambda: now[0]) as many:
         waiting = [asyncio.create_task(say(many, "gated")) for _ in range(3)]
         await until(lambda: processes_begun(gates, "gated"))
         (gates / "gated.broken").touch()
@@ -145,8 +147,57 @@ async def test_a_failed_load_tells_each_waiter_and_the_next_request_tries_again(
         assert not any(map(is_running, processes_begun(gates, "gated")))
         (gates / "gated.broken").unlink()
         (gates / "gated.open").touch()
+        now[0] += 6
         assert await say(many, "gated") == b"hello"
         assert many.statuses()[0].error is None
+
+
+@pytest.mark.parametrize("again", ["later", "file", "administrator"])
+async def test_a_model_that_cannot_be_loaded_makes_nobody_leave(gates, again):
+    now, infos = [100.0], [ServedModel(name="gated", path="gated"), ServedModel(name="b", path="b")]
+    (gates / "gated.broken").touch()
+    async with directory(*infos, clock=lambda: now[0], max_loaded=1) as many:
+        with pytest.raises(HTTPProblem, match="'gated' cannot be loaded"):
+            await say(many, "gated")
+        assert await say(many, "b") == b"hello"
+        for _ in range(3):
+            with pytest.raises(HTTPProblem, match="'gated' cannot be loaded: the file ends too early"):
+                await say(many, "gated")
+        assert states(many)["b"] == "loaded"
+        assert len(processes_begun(gates, "gated")) == 1
+        (gates / "gated.broken").unlink()
+        (gates / "gated.open").touch()
+        if again == "later":
+            now[0] += 6
+        elif again == "file":
+            many.infos[0] = replace(infos[0], modified_s=5.0)
+            many._catalog.look_now()
+        else:
+            await many.load("gated")
+        assert await say(many, "gated") == b"hello"
+
+
+async def test_each_failure_in_a_row_makes_the_pause_longer(gates):
+    now = [100.0]
+    (gates / "gated.broken").touch()
+    async with directory("gated", clock=lambda: now[0]) as many:
+        for pause_s in (5, 10, 20):
+            with pytest.raises(HTTPProblem):
+                await say(many, "gated")
+            num_begun = len(processes_begun(gates, "gated"))
+            now[0] += pause_s - 0.1
+            with pytest.raises(HTTPProblem):
+                await say(many, "gated")
+            assert len(processes_begun(gates, "gated")) == num_begun
+            now[0] += 0.2
+
+
+@pytest.mark.parametrize(("first", "stays_s"), [("a", FOREVER), ("b", 5.0)])
+async def test_requests_do_not_shorten_how_long_the_first_model_stays(first, stays_s):
+    async with directory("a", "b", first=first) as many:
+        await say(many, "a")
+        many.keep("a", 5.0)
+        assert many._slots["a"].keep_alive_s == stays_s
 
 
 @pytest.mark.parametrize("name", ["broken", "silent", "no-tokenizer"])

@@ -212,7 +212,9 @@ def test_no_server(launch):
     assert "caudal serve MODEL" in err
 
 
-@pytest.mark.parametrize(("url", "words"), [("127.0.0.1:8000", "expected something like"), ("ftp://x", "--url is")])
+@pytest.mark.parametrize(
+    ("url", "words"), [("127.0.0.1:8000", "expected one like"), ("ftp://x", "the server's address is")]
+)
 def test_what_is_no_url(launch, url, words):
     status, _, err = launch("claude", url=url)
     assert status == main.MISUSED

@@ -135,7 +135,7 @@ class OtherServer(BaseHTTPRequestHandler):
         (200, b"<html>", "is no server of Caudal"),
         (200, b'{"models": 5}', "is no server of Caudal"),
         (404, b"404 page not found", "answered 404; is it one of Caudal?"),
-        (401, b'{"error": {"message": "no valid API key"}}', "no valid API key"),
+        (401, b'{"error": {"message": "no valid API key"}}', "wants a key that it knows"),
     ],
 )
 def test_another_server_answers(capsys, status, answer, message):

@@ -10,22 +10,27 @@ import shutil
 import string
 import subprocess
 import tempfile
-import urllib.error
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from caudal.cli.agents import AGENTS, Agent
 from caudal.cli.options import json_option
+from caudal.cli.running_server import RunningServer, server_options, server_url
 from caudal.errors import CaudalError, ConfigError
 
-DEFAULT_URL = "http://127.0.0.1:8000"
 _UNKNOWN_CONTEXT = 32768
 _MAX_OUTPUT = 32_000
 _TIMEOUT_S = 5.0
+
+
+class _Models(msgspec.Struct):
+    """GET /v1/models."""
+
+    data: list[dict[str, Any]]
 
 
 class _Template(string.Formatter):
@@ -87,39 +92,20 @@ def find_agent(name: str) -> Agent:
     return agent
 
 
-def served_models(root: str, key: str) -> list[dict[str, Any]]:
+def served_models(server: RunningServer) -> list[dict[str, Any]]:
     """Return what the server lists under /v1/models.
 
     Raises:
-        ConfigError: that is no URL of HTTP.
         CaudalError: nobody answers there, the key is wrong, or it is no such server.
     """
-    if not root.startswith(("http://", "https://")):
-        message = f"--url is {root!r}; expected something like {DEFAULT_URL}"
-        raise ConfigError(message)
-    headers = {"authorization": f"Bearer {key}"} if key else {}
-    request = urllib.request.Request(f"{root}/v1/models", headers=headers)  # noqa: S310 - checked above
-    try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310 - the same
-            models = json.load(answer)["data"]
-    except urllib.error.HTTPError as error:
-        if error.code == 401:
-            message = f"the server at {root} wants a key; give it with --api-key, or in CAUDAL_API_KEY"
-        else:
-            message = f"the server at {root} answers {error.code} to /v1/models; is it Caudal?"
-        raise CaudalError(message) from error
-    except (OSError, urllib.error.URLError) as error:
-        reason = getattr(error, "reason", error)
-        message = f"no server answers at {root} ({reason}); start one with `caudal serve MODEL`, or give its --url"
-        raise CaudalError(message) from error
-    except (ValueError, KeyError, TypeError) as error:
-        message = f"what answers at {root} is no OpenAI API; give the --url of a Caudal server"
-        raise CaudalError(message) from error
-    if not models:
-        message = f"the server at {root} serves no model"
+    models = server.ask("GET", "/v1/models", _Models, timeout_s=_TIMEOUT_S).data
+    if not all(isinstance(model.get("id"), str) for model in models):
+        message = f"what answers at {server.url} is no OpenAI API; give the --url of a Caudal server"
         raise CaudalError(message)
-    found: list[dict[str, Any]] = models
-    return found
+    if not models:
+        message = f"the server at {server.url} serves no model"
+        raise CaudalError(message)
+    return models
 
 
 def choose_model(models: list[dict[str, Any]], name: str | None) -> dict[str, Any]:
@@ -215,15 +201,7 @@ def start(setup: Setup, arguments: tuple[str, ...]) -> int:
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": True})
 @click.argument("agent")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-@click.option("--url", default=DEFAULT_URL, show_default=True, help="The server.")
-@click.option(
-    "--api-key",
-    envvar="CAUDAL_API_KEY",
-    show_envvar=True,
-    default="",
-    metavar="KEY",
-    help="The server's key, if it has one.",
-)
+@server_options
 @click.option("--model", metavar="NAME", help="Which of its models.  [default: the first]")
 @click.option("--exec", "is_started", is_flag=True, help="Start the agent; ARGUMENTS after -- are its own.")
 @json_option
@@ -231,8 +209,8 @@ def command(
     *,
     agent: str,
     arguments: tuple[str, ...],
-    url: str,
-    api_key: str,
+    url: str | None,
+    api_key: str | None,
     model: str | None,
     is_started: bool,
     as_json: bool,
@@ -245,8 +223,8 @@ def command(
     if arguments and not is_started:
         message = f"{arguments[0]!r} is for the agent, which is started with --exec only"
         raise ConfigError(message)
-    root = url.rstrip("/").removesuffix("/v1")
-    setup = setup_of(row, root, api_key, choose_model(served_models(root, api_key), model))
+    server = RunningServer(server_url(url).removesuffix("/v1"), api_key)
+    setup = setup_of(row, server.url, server.key, choose_model(served_models(server), model))
     if is_started:
         return start(setup, arguments)
     click.echo(json_of(setup) if as_json else text_of(setup))

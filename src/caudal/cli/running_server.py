@@ -1,4 +1,4 @@
-"""A running server as the verbs `ps` and `stop` ask it, over HTTP."""
+"""A running server as the verbs `ps`, `stop` and `launch` ask it, over HTTP."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import http.client
 import os
 import urllib.error
 import urllib.request
+from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
@@ -82,34 +83,42 @@ class RunningServer:
         url: its address; None looks into the environment.
         api_key: its key; None looks into the environment.
 
+    Attributes:
+        url: its address, without a slash at the end.
+        key: its key, "" if there is none.
+
     Raises:
         ConfigError: the address is none.
     """
 
     def __init__(self, url: str | None, api_key: str | None) -> None:
         self.url = server_url(url)
-        self._key = api_key or os.environ.get("CAUDAL_API_KEY", "")
+        self.key = api_key or os.environ.get("CAUDAL_API_KEY", "")
 
-    def ask(self, method: str, path: str, answer: type[Result], body: object = None) -> Result:
+    def ask(
+        self, method: str, path: str, answer: type[Result], body: object = None, *, timeout_s: float = _TIMEOUT_S
+    ) -> Result:
         """Return what the server answers.
 
         Raises:
             CaudalError: nobody answers, or it is a refusal: says which.
         """
         headers = {"accept": "application/json", "content-type": "application/json"}
-        if self._key:
-            headers["authorization"] = f"Bearer {self._key}"
+        if self.key:
+            headers["authorization"] = f"Bearer {self.key}"
         data = None if body is None else msgspec.json.encode(body)
         request = urllib.request.Request(self.url + path, data, headers, method=method)  # noqa: S310 - HTTP, see above
         try:
-            with self._opener().open(request, timeout=_TIMEOUT_S) as response:
+            with self._opener().open(request, timeout=timeout_s) as response:
                 return msgspec.json.decode(response.read(), type=answer)
         except urllib.error.HTTPError as error:
             with error:
                 raise CaudalError(_refusal(self.url, error.code, error.read())) from error
         except (OSError, http.client.HTTPException) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            message = f"no server answers at {self.url}: {reason}; start one with `caudal serve`, or give its --url"
+            message = (
+                f"no server answers at {self.url}: {reason}; start one with `caudal serve MODEL`, or give its --url"
+            )
             raise CaudalError(message) from error
         except msgspec.MsgspecError as error:
             message = f"what answers at {self.url} is no server of Caudal: {error}; give another --url"
@@ -121,6 +130,8 @@ class RunningServer:
 
 
 def _refusal(url: str, status: int, body: bytes) -> str:
+    if status == HTTPStatus.UNAUTHORIZED:
+        return f"the server at {url} wants a key that it knows; give it with --api-key, or in CAUDAL_API_KEY"
     try:
         return msgspec.json.decode(body, type=_ErrorBody).error.message
     except msgspec.MsgspecError:

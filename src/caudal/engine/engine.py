@@ -259,7 +259,7 @@ class Engine:
             end += row.num_logits
             seq = self._scheduler.sequence_of(row.seq_id)
             collector = self._running[seq.request.request_id].prompt_logprobs
-            if collector is None:
+            if collector is None or not row.num_logits:  # without any, the positions may have been scored before
                 continue
             first = row.start + row.num_tokens - row.num_logits
             known = seq.token_ids[first + 1 : min(first + 1 + row.num_logits, seq.num_prompt_tokens)]

@@ -9,8 +9,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from caudal.server.early_stream import EarlyStream, wait_alive
+from caudal.server.keys.key import INFERENCE, MODELS_WRITE
 from caudal.server.model_directory import unknown_model
-from caudal.server.problems import ErrorShape, error_response, openai_shape
+from caudal.server.problems import ErrorShape, HTTPProblem, error_response, openai_shape
 from caudal.server.request_body import parse_body, read_body
 from caudal.server.request_record import RequestRecord, record_of
 
@@ -118,6 +119,29 @@ class Call:
         if self.meter is not None:
             self.meter.model = model.name
         return model
+
+    async def model_to_look_at(self, name: str | None, *, loads: bool = True) -> LoadedModel:
+        """Return a model of which only facts are wanted: one in memory does not count as used by that.
+
+        Args:
+            name: see `model`.
+            loads: load it if it is not in memory, and the key could do so by other requests.
+
+        Raises:
+            HTTPProblem: 400, it is not in memory and is not to be loaded; else see `model`.
+        """
+        served = self.served()
+        if not name and self.restricts_models and served:
+            name = served[0].name
+        found = self.context.models.find(name)
+        if found is not None and self._may_use(name, found):
+            loaded = next((each for each in self.context.models.loaded() if each.name == found.name), None)
+            if loaded is not None:
+                return loaded
+            if not loads or not (self.key is None or self.key.may(INFERENCE) or self.key.may(MODELS_WRITE)):
+                message = f"the model {found.name!r} is not loaded; load it with POST /models/load, or ask it something"
+                raise HTTPProblem(400, message, code="model_not_loaded", parameter="model")
+        return await self.model(name)
 
     @property
     def restricts_models(self) -> bool:

@@ -103,7 +103,11 @@ class ManyModels:
                 asyncio.get_running_loop().call_soon(self._tell)  # once it is no longer in use
 
     async def load(self, name: str) -> ModelStatus:
-        """Bring a model into memory and return what became of it. Raises what lease raises."""
+        """Bring a model into memory and return what became of it, also if that failed just now.
+
+        Raises what lease raises.
+        """
+        (await self._slot_of(name)).forgive()
         async with self.lease(name) as model:
             slot = self._slots[model.name]
         return self._status(slot)
@@ -123,10 +127,14 @@ class ManyModels:
         return self._status(slot)
 
     def keep(self, name: str, keep_alive_s: float) -> None:
-        """Keep a loaded model for so long after its last use, until it is unloaded; see read_keep_alive."""
+        """Keep a loaded model for so long after its last use, until it is unloaded; see read_keep_alive.
+
+        The first model, which the server was started for, stays at least as long as whoever started it said.
+        """
         slot = self._slots.get(name)
         if slot is not None and slot.state in (LOADING, LOADED):
-            slot.keep_alive_s = keep_alive_s
+            least_s = self._keep_alive_of(slot.info) if name == self._first else 0.0
+            slot.keep_alive_s = max(keep_alive_s, least_s)
             self._tell()
 
     def statuses(self) -> list[ModelStatus]:
@@ -207,7 +215,7 @@ class ManyModels:
             raise unknown_model(name, self.served())
         slot = self._slots.setdefault(info.name, ModelSlot(info, self._keep_alive_of(info)))
         if slot.state == UNLOADED:
-            slot.info = info  # its file may have changed
+            slot.took(info)
         return slot
 
     def _keep_alive_of(self, info: ServedModel) -> float:
@@ -235,6 +243,8 @@ class ManyModels:
                 raise _leaving()
             if slot.state == UNLOADED and slot.info.error is not None:
                 raise _not_loaded(slot.name, slot.info.error)
+            if slot.state == UNLOADED and self._clock() < slot.retry_s:  # a try would make others leave for nothing
+                raise _not_loaded(slot.name, slot.error)
             task = slot.unloading or slot.loading or self._begin_load(slot)
             done, _ = await asyncio.wait((task,), timeout=max(0.0, due_s - self._clock()))
             if not done:
@@ -254,10 +264,13 @@ class ManyModels:
             await self._make_room(slot)
             began_s = self._clock()
             slot.running = await self._starter.start(slot.info)
-            slot.error = None
+            slot.forgive()
             log.info("loaded %s in %.1f s", slot.name, self._clock() - began_s)
+        except EngineUnavailable as error:  # there was no room, or nobody waits: not the model's fault
+            slot.error = str(error)
+            raise
         except Exception as error:
-            slot.error = _reason(slot, error)
+            slot.failed(_reason(slot, error), self._clock())
             log.warning("could not load %s: %s", slot.name, error)
             raise
         finally:

@@ -84,19 +84,30 @@ def _state_of(call: Call, status: ModelStatus) -> ModelState:
 
 
 async def list_model_states(call: Call) -> Response:
-    """Return {"models": [...]}, every model that may be asked for and its state."""
+    """Return {"models": [...]}, every model that the key may ask for and its state."""
     await call.context.models.refresh()
-    states = [_state_of(call, status) for status in call.context.models.statuses()]
+    statuses = call.context.models.statuses()
+    if call.restricts_models:
+        served = {model.name for model in call.served()}
+        statuses = [status for status in statuses if status.name in served]
+    states = [_state_of(call, status) for status in statuses]
     return Response(_encode(ModelStates(models=states)), media_type="application/json")
 
 
 async def load_model(call: Call) -> Response:
     """Bring {"model": NAME} into memory and return its state when it is there. Fails as a request for it would."""
-    status = await call.context.models.load((await call.body(_decoder)).model)
+    status = await call.context.models.load(await _asked(call))
     return Response(_encode(_state_of(call, status)), media_type="application/json")
 
 
 async def unload_model(call: Call) -> Response:
     """Take {"model": NAME} out of memory and return its state: "loaded" still, while requests work with it."""
-    status = await call.context.models.unload((await call.body(_decoder)).model)
+    status = await call.context.models.unload(await _asked(call))
     return Response(_encode(_state_of(call, status)), media_type="application/json")
+
+
+async def _asked(call: Call) -> str:
+    """Return the name of the model that a request is about. Raises HTTPProblem if the key may not ask for it."""
+    name = (await call.body(_decoder)).model
+    await call.context.models.refresh()
+    return call.find(name).name

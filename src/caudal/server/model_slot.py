@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from caudal.server.running_model import RunningModel
     from caudal.server.settings import ServedModel
 
+_FIRST_PAUSE_S = 5.0
+_LONGEST_PAUSE_S = 300.0
+
 
 class ModelSlot:
     """State without behaviour, but for counting users.
@@ -31,6 +34,8 @@ class ModelSlot:
         num_using: leases, and those who wait for one.
         last_used_s: when the last of them was done.
         error: why the last load failed; None if it did not.
+        num_failures: loads that failed since one went well, or since the file changed.
+        retry_s: until then, requests are not worth another try.
     """
 
     def __init__(self, info: ServedModel, keep_alive_s: float) -> None:
@@ -44,6 +49,8 @@ class ModelSlot:
         self.num_using = 0
         self.last_used_s = 0.0
         self.error: str | None = None
+        self.num_failures = 0
+        self.retry_s = 0.0
 
     @property
     def name(self) -> str:
@@ -54,6 +61,28 @@ class ModelSlot:
     def is_busy(self) -> bool:
         """Whether it may not be unloaded: somebody uses it, waits for it, or its engine still works."""
         return self.num_using > 0 or (self.running is not None and self.running.client.num_open > 0)
+
+    def took(self, info: ServedModel) -> None:
+        """Note what the model's file is now; another file deserves another try."""
+        if (info.path, info.size_bytes, info.modified_s) != (
+            self.info.path,
+            self.info.size_bytes,
+            self.info.modified_s,
+        ):
+            self.forgive()
+        self.info = info
+
+    def failed(self, error: str, now_s: float) -> None:
+        """Note that a load failed: each failure in a row makes the pause before the next try twice as long."""
+        self.error = error
+        self.retry_s = now_s + min(_FIRST_PAUSE_S * 2**self.num_failures, _LONGEST_PAUSE_S)
+        self.num_failures += 1
+
+    def forgive(self) -> None:
+        """Forget that loads failed."""
+        self.error = None
+        self.num_failures = 0
+        self.retry_s = 0.0
 
     @contextmanager
     def in_use(self, clock: Callable[[], float]) -> Iterator[None]:

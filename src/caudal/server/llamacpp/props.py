@@ -13,8 +13,6 @@ from starlette.responses import JSONResponse
 from caudal import __version__
 from caudal.server.llamacpp.protocol import NativeRequest
 from caudal.server.llamacpp.sampling import sampling_params, settings_of
-from caudal.server.model_directory import unknown_model
-from caudal.server.model_events import LOADED
 from caudal.server.ollama.capabilities import thinks, uses_tools
 from caudal.server.problems import HTTPProblem
 
@@ -93,19 +91,7 @@ async def lora_adapters(call: Call) -> Response:  # noqa: ARG001 - the same
 async def _asked(call: Call) -> LoadedModel:
     """Return the model that a GET is about."""
     query = call.request.query_params
-    name = query.get("model")
-    if query.get("autoload") in ("false", "0"):
-        _check_loaded(call, name)
-    return await call.model(name)
-
-
-def _check_loaded(call: Call, name: str | None) -> None:
-    found, served = call.context.models.find(name), call.served()
-    if found is None or all(model.name != found.name for model in served):
-        raise unknown_model(name, served)
-    if not any(status.name == found.name and status.state == LOADED for status in call.context.models.statuses()):
-        message = f"the model {found.name!r} is not loaded; load it with POST /models/load, or leave autoload out"
-        raise HTTPProblem(400, message, code="model_not_loaded", parameter="model")
+    return await call.model_to_look_at(query.get("model"), loads=query.get("autoload") not in ("false", "0"))
 
 
 def _num_slots(model: LoadedModel) -> int:

@@ -45,7 +45,7 @@ async def input_tokens(call: Call) -> Response:
 
 async def tokenizer_info(call: Call) -> Response:
     """Describe the tokenizer, for clients that use /tokenize and /detokenize in place of one of their own."""
-    model = await call.model(call.request.query_params.get("model"))
+    model = await call.model_to_look_at(call.request.query_params.get("model"))
     tokenizer = model.tokenizer
     return JSONResponse(
         {

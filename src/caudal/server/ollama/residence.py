@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import JSONResponse
 
+from caudal.server.keys.key import MODELS_WRITE
 from caudal.server.ollama.time_format import keep_alive_s, now
+from caudal.server.problems import HTTPProblem
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -28,6 +30,9 @@ async def residence_answer(call: Call, served: ServedModel, body: AnswerRequest,
     reason = "load"
     stay_s = keep_alive_s(body.keep_alive)
     if stay_s == 0:
+        if not _may_decide(call):
+            message = f"this key may not unload {served.name!r}; it needs the scope {MODELS_WRITE}"
+            raise HTTPProblem(403, message, code="insufficient_scope", parameter="keep_alive")
         await call.context.models.unload(served.name)
         reason = "unload"
     else:
@@ -38,7 +43,12 @@ async def residence_answer(call: Call, served: ServedModel, body: AnswerRequest,
 
 
 def keep_loaded(call: Call, served: ServedModel, body: AnswerRequest) -> None:
-    """Keep a model, which a request has just got, as long after its last use as the request says."""
+    """Keep a model, which a request has just got, as long after its last use as the request says, if its key may."""
     stay_s = keep_alive_s(body.keep_alive)
-    if stay_s is not None:
+    if stay_s is not None and _may_decide(call):
         call.context.models.keep(served.name, stay_s)
+
+
+def _may_decide(call: Call) -> bool:
+    """Whether the key may say how long models stay. Clients send keep_alive by themselves: others' is ignored."""
+    return call.key is None or call.key.may(MODELS_WRITE)
