@@ -19,6 +19,9 @@ class ByteTokenizer:
     def encode(self, text, *, add_special_tokens=True, parse_special=False):  # noqa: ARG002 - bytes have no special text
         return [BOS] * add_special_tokens + list(text.encode())
 
+    def encode_pair(self, query, document):
+        return self.encode(query) + self.encode(document)[1:]
+
     def encode_chat(self, messages, tools=None, **variables):
         return self.encode(self.render_chat(messages, tools, **variables))
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from caudal.server.answer_reader import Piece
     from caudal.server.call import Call
-    from caudal.server.tokenizer_port import ServedTokenizer
 
 
 class RerankRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +84,7 @@ async def rerank(call: Call) -> Response:
     model.require("score")
     documents = _documents(body, most=call.settings.max_open_requests)
     pairs = await model.tokenize(
-        lambda: [pair_ids(model.tokenizer, body.query, document) for document in documents], call.num_bytes
+        lambda: [model.tokenizer.encode_pair(body.query, document) for document in documents], call.num_bytes
     )
     id_ = f"rerank-{secrets.token_hex(16)}"
     answers = [new_reading(f"{id_}-{i}", ids, call, model, "documents") for i, ids in enumerate(pairs)]
@@ -128,20 +127,6 @@ def _documents(body: RerankRequest, *, most: int) -> list[str]:
         message = f"{field} has an object without text; expected texts, or objects with a text"
         raise InvalidParameter(message, parameter=field)
     return [str(document) for document in documents]
-
-
-def pair_ids(tokenizer: ServedTokenizer, query: str, document: str) -> list[int]:
-    """Return query and document as one text of a cross-encoder: [CLS] query [SEP] document [SEP]."""
-    first = tokenizer.encode(query)
-    whole = tokenizer.encode(document)
-    plain = tokenizer.encode(document, add_special_tokens=False)
-    num_before = _find(whole, plain)
-    return first + whole[num_before:]
-
-
-def _find(whole: list[int], part: list[int]) -> int:
-    """Return where the part begins: at most one token comes before it."""
-    return 0 if whole[: len(part)] == part else 1
 
 
 def score_of(scores: list[float], *, raw: bool) -> float:

@@ -58,6 +58,9 @@ class ServedTokenizer(Protocol):
     def encode(self, text: str, *, add_special_tokens: bool = True, parse_special: bool = False) -> list[int]:
         """Return the token ids of a text."""
 
+    def encode_pair(self, query: str, document: str) -> list[int]:
+        """Return the token ids of a query and a document as one text of a reranker; raises TemplateError."""
+
     def encode_chat(
         self,
         messages: Sequence[Mapping[str, Any]],

@@ -19,6 +19,7 @@ from caudal.tokenizer.chat_template import CHATML, ChatTemplate
 from caudal.tokenizer.fim_tokens import FimTokens, find_fim_tokens
 from caudal.tokenizer.freed_memory import give_back_freed_memory
 from caudal.tokenizer.gguf_vocabulary import CONTROL, UNKNOWN, USER_DEFINED, GgufVocabulary, read_vocabulary
+from caudal.tokenizer.pair_text import PairText
 from caudal.tokenizer.pre_tokenizers import PreTokenizer, find_pre_tokenizer
 from caudal.tokenizer.spm_merges import spm_merges
 from caudal.tokenizer.token_bytes import TokenBytes
@@ -103,6 +104,7 @@ def _build(vocabulary: GgufVocabulary, path: object, fim_tokens: FimTokens | Non
             stop_ids=vocabulary.stop_ids,
         ),
         chat_template=_chat_template(vocabulary),
+        pair_text=PairText(vocabulary.rerank_template) if vocabulary.rerank_template else None,
         fim_tokens=fim_tokens,
     )
 

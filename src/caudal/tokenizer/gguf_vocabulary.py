@@ -95,6 +95,7 @@ class GgufVocabulary:
     lowercase: bool
     stop_ids: tuple[int, ...]
     chat_template: str | None
+    rerank_template: str | None
 
     @property
     def special_ids(self) -> frozenset[int]:
@@ -192,6 +193,7 @@ def read_vocabulary(metadata: Mapping[str, object], *, path: object = None) -> G
         lowercase=read.flag("tokenizer.ggml.normalizer.lowercase") is not False,
         stop_ids=stop_ids,
         chat_template=read.scalar("tokenizer.chat_template", str),
+        rerank_template=read.scalar("tokenizer.chat_template.rerank", str),
     )
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from caudal.tokenizer.chat_template import ChatTemplate
     from caudal.tokenizer.fim_tokens import FimTokens
+    from caudal.tokenizer.pair_text import PairText
 
 _NO_TEMPLATE = (
     "this model has no chat template, it is a base model: use /v1/completions with a plain prompt, or an "
@@ -108,6 +109,7 @@ class Tokenizer:
         drop_space: decoding leaves out the first space of a text.
         bounds: tokens at the ends of texts.
         chat_template: None for a base model.
+        pair_text: for a query and a document; None for an encoder, which wants them one after the other.
         fim_tokens: for filling in the middle; None if the model has none.
     """
 
@@ -120,6 +122,7 @@ class Tokenizer:
         drop_space: bool,
         bounds: Bounds,
         chat_template: ChatTemplate | None,
+        pair_text: PairText | None = None,
         fim_tokens: FimTokens | None = None,
     ) -> None:
         self._encoder = encoder
@@ -128,6 +131,7 @@ class Tokenizer:
         self._drop_space = drop_space
         self._bounds = bounds
         self.chat_template = chat_template
+        self._pair_text = pair_text
         self.fim_tokens = fim_tokens
         self.special_ids = encoder.special_ids
 
@@ -172,6 +176,20 @@ class Tokenizer:
         """
         ids = self._encoder.encode_parsing(text) if parse_special else self._encoder.encode_plain(text)
         return self._bounded(ids) if add_special_tokens else ids
+
+    def encode_pair(self, query: str, document: str) -> list[int]:
+        """Return the token ids of a query and a document as one text of a reranker.
+
+        That is its own text around the two, in which only its own control tokens become tokens; without one,
+        [CLS] query [SEP] document [SEP]. Raises TemplateError.
+        """
+        if self._pair_text is None:
+            return _joined(self.encode(query), self.encode(document), self.encode(document, add_special_tokens=False))
+        safe = self._encoder.control_text.hide([{"query": query, "document": document}], None, {})
+        text = self._pair_text.fill(safe.messages[0]["query"], safe.messages[0]["document"])
+        if not safe.hidden:
+            return self._encoder.encode_parsing(text)
+        return self._encoder.encode_with_hidden(text, safe.hidden)
 
     def encode_chat(
         self,
@@ -285,3 +303,9 @@ def _valid_text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text
+
+
+def _joined(first: list[int], second: list[int], plain: list[int]) -> list[int]:
+    """Return two texts one after the other, the second without what stands before its `plain` tokens: one at most."""
+    num_before = 0 if second[: len(plain)] == plain else 1
+    return first + second[num_before:]
