@@ -23,7 +23,7 @@ from caudal.server.metrics import ServerMetrics
 from caudal.server.model_catalog import ModelCatalog
 from caudal.server.problems import HTTPProblem
 from caudal.server.residency import FOREVER, Residency
-from caudal.server.running_model import Memory, ModelStarter
+from caudal.server.running_model import Memory, ModelStarter, RunningModel
 from caudal.server.settings import ServedModel
 
 pytestmark = pytest.mark.usefixtures("tests_importable")
@@ -317,6 +317,63 @@ async def test_who_waits_for_room_gets_it_as_soon_as_there_is_some():
             await until(lambda: states(many) == {"a": "loaded", "b": "loading"})
         assert await waiting == b"hello"
         assert states(many) == {"a": "unloaded", "b": "loaded"}
+
+
+async def test_a_model_that_is_never_idle_keeps_nobody_out_for_ever():
+    async with directory("a", "b", max_loaded=1, patience_s=0.2) as many:
+        num_answers = [0, 0]
+
+        async def keep_busy(index):
+            while True:
+                async with many.lease("a"):
+                    await asyncio.sleep(0.3)
+                    num_answers[index] += 1
+
+        users = [asyncio.create_task(keep_busy(0))]
+        await until(lambda: states(many)["a"] == "loaded")
+        await asyncio.sleep(0.15)
+        users.append(asyncio.create_task(keep_busy(1)))  # from now on, one of the two always holds a lease
+        try:
+            async with asyncio.timeout(10):
+                assert await say(many, "b") == b"hello"
+                before = list(num_answers)
+                await until(lambda: all(now > then for now, then in zip(num_answers, before, strict=True)))
+                assert await say(many, "b") == b"hello"
+        finally:
+            for user in users:
+                user.cancel()
+            await asyncio.gather(*users, return_exceptions=True)
+        assert not any(slot.makes_room for slot in many._slots.values())
+
+
+async def test_a_load_that_is_ended_while_another_leaves_leaves_no_process(monkeypatch):
+    leaving, stop = asyncio.Event(), RunningModel.stop
+
+    async def slow_stop(self):
+        leaving.set()
+        await asyncio.sleep(0.1)
+        await stop(self)
+
+    monkeypatch.setattr(RunningModel, "stop", slow_stop)
+    async with directory("a", "b", max_loaded=1) as many:
+        await say(many, "a")
+        process_id = pid_of(many, "a")
+        waiting = asyncio.create_task(say(many, "b"))
+        await leaving.wait()
+        many._slots["b"].loading.cancel()
+        await until(lambda: states(many)["a"] == "unloaded")
+        assert not is_running(process_id)
+        assert await waiting == b"hello"  # it had not asked for the load to be ended, and begins another one
+
+
+async def test_who_asked_for_room_and_left_leaves_the_other_as_it_was():
+    async with directory("a", "b", max_loaded=1, patience_s=0.0) as many, many.lease("a"):
+        waiting = asyncio.create_task(say(many, "b"))
+        await until(lambda: many._slots["a"].makes_room)
+        late = asyncio.create_task(say(many, "a"))
+        waiting.cancel()
+        assert await late == b"hello"
+        assert states(many)["a"] == "loaded"
 
 
 async def test_a_load_without_room_that_nobody_waits_for_is_given_up():

@@ -98,7 +98,9 @@ class ManyModels:
         slot = await self._slot_of(name)
         with slot.in_use(self._clock):
             try:
-                yield await self._wait_until_loaded(slot)
+                model = await self._wait_until_loaded(slot)
+                with slot.leased():
+                    yield model
             finally:
                 asyncio.get_running_loop().call_soon(self._tell)  # once it is no longer in use
 
@@ -225,7 +227,7 @@ class ManyModels:
         if not self._is_started:
             message = "the engine is starting; try again in a moment"
             raise EngineUnavailable(message)
-        if slot.state == LOADED and slot.running is not None:
+        if slot.state == LOADED and slot.running is not None and not slot.makes_room:
             return slot.running.model
         if self._num_waiting >= self._residency.max_waiting:
             message = f"{self._num_waiting} requests already wait for a model to be loaded; try again later"
@@ -238,13 +240,18 @@ class ManyModels:
 
     async def _load_and_wait(self, slot: ModelSlot) -> LoadedModel:
         due_s = self._clock() + self._residency.load_timeout_s
-        while slot.state != LOADED or slot.running is None:
+        while slot.state != LOADED or slot.running is None or slot.makes_room:
             if self._is_leaving:
                 raise _leaving()
             if slot.state == UNLOADED and slot.info.error is not None:
                 raise _not_loaded(slot.name, slot.info.error)
             if slot.state == UNLOADED and self._clock() < slot.retry_s:  # a try would make others leave for nothing
                 raise _not_loaded(slot.name, slot.error)
+            if slot.state == LOADED:  # it makes room: whoever waits here comes after the other model
+                if self._clock() >= due_s:
+                    raise self._too_late(slot)
+                await self._wait_for_news(_LOOK_AGAIN_S)
+                continue
             task = slot.unloading or slot.loading or self._begin_load(slot)
             done, _ = await asyncio.wait((task,), timeout=max(0.0, due_s - self._clock()))
             if not done:
@@ -281,22 +288,47 @@ class ManyModels:
             self._set_state(slot, UNLOADED if slot.running is None else LOADED)
 
     async def _make_room(self, slot: ModelSlot) -> None:
-        """Wait for this model's turn and for room, and unload who makes it."""
-        while (leaving := self._who_leaves(slot)) is None:
-            if not slot.num_using:
-                message = f"nobody waits for {slot.name} any more, and there is no room for it"
-                raise EngineUnavailable(message)
-            await self._wait_for_news(_LOOK_AGAIN_S)
+        """Wait for this model's turn and for room, and unload who makes it.
+
+        After some time a model in use is asked to make room: it gets no new requests until this one is loaded, so that
+        a model that is never idle does not keep others out for ever.
+        """
+        patient_until_s = self._clock() + self._residency.patience_s
+        asked: ModelSlot | None = None
+        try:
+            while (leaving := self._who_leaves(slot)) is None:
+                if not slot.num_using:
+                    message = f"nobody waits for {slot.name} any more, and there is no room for it"
+                    raise EngineUnavailable(message)
+                if asked is None and self._clock() >= patient_until_s:
+                    asked = self._ask_for_room()
+                await self._wait_for_news(_LOOK_AGAIN_S)
+        finally:
+            if asked is not None:
+                asked.makes_room = False
+                self._tell()
         self._loading = slot
         for name in leaving:
             log.info("unloading %s to make room for %s", name, slot.name)
-        await asyncio.gather(*(self._begin_unload(self._slots[name]) for name in leaving))
+        unloads = [self._begin_unload(self._slots[name]) for name in leaving]
+        await asyncio.gather(*map(asyncio.shield, unloads))  # to end this load must not end them half-way
 
     def _who_leaves(self, slot: ModelSlot) -> tuple[str, ...] | None:
         if self._loading is not None or any(each.unloading for each in self._slots.values()):
             return None  # what is free will be known when they are done
         needed = needed_bytes(slot.info, self._starter.config)
         return who_leaves(self._residents(), needed, self._memory.free_bytes(), self._residency.max_loaded)
+
+    def _ask_for_room(self) -> ModelSlot | None:
+        """Let the model that was loaded first make room; None if one does so already, or is leaving or coming."""
+        if self._loading is not None or any(each.makes_room or each.unloading for each in self._slots.values()):
+            return None
+        loaded = [each for each in self._slots.values() if each.state == LOADED]
+        oldest = min(loaded, key=lambda each: each.since, default=None)
+        if oldest is not None:
+            log.info("%s gets no new requests until it has made room for another model", oldest.name)
+            oldest.makes_room = True
+        return oldest
 
     def _residents(self) -> list[Resident]:
         return [
@@ -386,6 +418,9 @@ class ManyModels:
         others = [each.name for each in self._slots.values() if each.state == LOADED]
         if self._loading is slot:
             return EngineUnavailable(f"the model {slot.name!r} is still being loaded; try again", retry_after_s=10.0)
+        if slot.state == LOADED:
+            message = f"the model {slot.name!r} makes room for another one now; try again"
+            return EngineUnavailable(message, retry_after_s=10.0)
         busy = ", ".join(repr(name) for name in others) or "another model"
         message = f"there is no room for the model {slot.name!r} now: {busy} in memory, in use; try again later"
         return EngineUnavailable(message, retry_after_s=10.0)

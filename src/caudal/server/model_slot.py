@@ -32,6 +32,8 @@ class ModelSlot:
         running: its process, while there is one that takes requests.
         loading, unloading: the task that does so.
         num_using: leases, and those who wait for one.
+        num_working: leases.
+        makes_room: another model has waited long enough: no new leases, so that this one can be unloaded.
         last_used_s: when the last of them was done.
         error: why the last load failed; None if it did not.
         num_failures: loads that failed since one went well, or since the file changed.
@@ -47,6 +49,8 @@ class ModelSlot:
         self.loading: asyncio.Task[None] | None = None
         self.unloading: asyncio.Task[None] | None = None
         self.num_using = 0
+        self.num_working = 0
+        self.makes_room = False
         self.last_used_s = 0.0
         self.error: str | None = None
         self.num_failures = 0
@@ -59,8 +63,12 @@ class ModelSlot:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it may not be unloaded: somebody uses it, waits for it, or its engine still works."""
-        return self.num_using > 0 or (self.running is not None and self.running.client.num_open > 0)
+        """Whether it may not be unloaded: somebody uses it, or its engine still works; waiting for it counts, too.
+
+        While it makes room for another, those who only wait do not count.
+        """
+        num_users = self.num_working if self.makes_room else self.num_using
+        return num_users > 0 or (self.running is not None and self.running.client.num_open > 0)
 
     def took(self, info: ServedModel) -> None:
         """Note what the model's file is now; another file deserves another try."""
@@ -83,6 +91,15 @@ class ModelSlot:
         self.error = None
         self.num_failures = 0
         self.retry_s = 0.0
+
+    @contextmanager
+    def leased(self) -> Iterator[None]:
+        """Count a lease while the block lasts."""
+        self.num_working += 1
+        try:
+            yield
+        finally:
+            self.num_working -= 1
 
     @contextmanager
     def in_use(self, clock: Callable[[], float]) -> Iterator[None]:

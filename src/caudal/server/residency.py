@@ -34,6 +34,8 @@ class Residency:
         first_keep_alive_s: the same for the first one, which is loaded at the start.
         max_loaded: most models in memory; None is as many as fit.
         load_timeout_s: a request waits for its model for so long, and is then asked to try again.
+        patience_s: after so long without room, the longest loaded of the models in use gets no new requests until it
+            has made some.
         max_waiting: most requests that wait for models; the next is refused with 429.
     """
 
@@ -42,6 +44,7 @@ class Residency:
     max_loaded: int | None = None
     load_timeout_s: float = 300.0
     max_waiting: int = 1024
+    patience_s: float = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
