@@ -84,6 +84,7 @@ async def test_other_dialects_give_the_same_vector():
         vector = (await vectors(http, "hello"))["data"][0]["embedding"]
         raw = (await vectors(http, "hello", normalize=False))["data"][0]["embedding"]
         ollama = (await http.post("/api/embed", json={"model": "bert", "input": ["a", "hello"]})).json()
+        assert (await http.post("/api/embed", json={"model": "bert", "input": []})).json()["embeddings"] == []
         assert ollama["embeddings"][1] == vector
         assert ollama["prompt_eval_count"] == 10
         old = (await http.post("/api/embeddings", json={"model": "bert", "prompt": "hello"})).json()

@@ -176,6 +176,15 @@ async def test_format_is_honoured_or_refused(peer, path, output_format):
         assert "format" in error_of(response)
 
 
+async def test_an_answer_that_is_begun_goes_on(peer):
+    begun = [{"role": "user", "content": "say:x"}, {"role": "assistant", "content": "Once upon"}]
+    await peer.post("/api/chat", json={"model": "scripted", "messages": begun, "stream": False})
+    assert prompt_text(peer).endswith("<assistant>Once upon")
+    called = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    await peer.post("/api/chat", json={"model": "scripted", "messages": [begun[0], called], "stream": False})
+    assert prompt_text(peer).endswith("<assistant>")
+
+
 async def test_unknown_fields_and_content_types_do_not_matter(peer):
     body = {"model": "scripted", "messages": [{"role": "user", "content": "say:x"}], "truncate": True, "new": {}}
     for kind in ("text/plain", "application/x-www-form-urlencoded", ""):

@@ -263,9 +263,33 @@ async def test_cors_only_for_listed_origins():
         assert "access-control-allow-origin" not in response.headers
 
 
-async def test_no_cors_by_default(http):
-    response = await http.get("/v1/models", headers={"origin": "http://localhost:3000"})
-    assert "access-control-allow-origin" not in response.headers
+@pytest.mark.parametrize("keys", [(), ("k",)])
+@pytest.mark.parametrize(
+    ("origin", "may"),
+    [
+        ("http://localhost:3000", True),
+        ("https://127.0.0.1", True),
+        ("http://[::1]:8080", True),
+        ("http://localhost.evil.example", False),
+        ("http://evil.example/http://localhost", False),
+        ("http://localhost:3000.evil.example", False),
+        ("https://evil.example", False),
+        ("null", False),
+    ],
+)
+async def test_pages_of_this_machine_may_read_answers(origin, may, keys):
+    async with in_process(ServerSettings(api_keys=keys)) as http:
+        asks = {
+            "origin": origin,
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "x-api-key",
+        }
+        preflight = await http.options("/v1/chat/completions", headers=asks)
+        answer = await http.get("/v1/models", headers={"origin": origin, "x-api-key": "k"})
+    for response in (preflight, answer):
+        assert response.headers.get("access-control-allow-origin") == (origin if may else None)
+        assert "access-control-allow-credentials" not in response.headers
+    assert preflight.is_success == may
 
 
 json_values = st.recursive(

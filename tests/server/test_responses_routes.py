@@ -337,6 +337,7 @@ async def test_the_stream_of_a_response_in_the_background(http):
     events = sse_events((await ask(http, "say:abc", background=True, stream=True)).content)
     names = [name for name, _ in events]
     assert names[:3] == ["response.created", "response.queued", "response.in_progress"]
+    assert [data["sequence_number"] for _, data in events] == list(range(len(events)))
     assert names[-1] == "response.completed"
     assert text_of(await until_ended(http, events[0][1]["response"]["id"])) == "abc"
 

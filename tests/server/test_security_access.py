@@ -201,7 +201,12 @@ def test_foreign_pages_and_rebound_names_get_nothing(local, headers):
 
 def test_no_origin_is_ever_reflected(local, locked):
     for server in (local, locked):
-        for origin in ("https://evil.example", "null", "http://localhost:3000"):
+        for origin in (
+            "https://evil.example",
+            "null",
+            "http://localhost.evil.example",
+            "http://localhost@evil.example",
+        ):
             request = f"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: {origin}\r\nConnection: close\r\n\r\n"
             assert b"access-control-allow" not in server.raw(request.encode()).lower()
 

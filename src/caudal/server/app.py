@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from caudal.server.tokenizer_port import ServedTokenizer
 
 
+_LOOPBACK_ORIGIN = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]+)?"
+
+
 def create_app(
     client: Engines, tokenizer: ServedTokenizer, model_info: ServedModel, settings: ServerSettings
 ) -> Starlette:
@@ -63,12 +66,15 @@ def app_of(context: ServerContext, watchers: Sequence[Watcher] = ()) -> Starlett
     if tracer is not None:
         watchers.append(tracer.report)
     middleware = [Middleware(Recording, watchers=tuple(watchers)), Middleware(TidyPaths)]
-    if settings.allowed_origins:
-        middleware.append(
-            Middleware(
-                CORSMiddleware, allow_origins=list(settings.allowed_origins), allow_methods=["*"], allow_headers=["*"]
-            )
+    middleware.append(
+        Middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.allowed_origins),
+            allow_origin_regex=_LOOPBACK_ORIGIN,
+            allow_methods=["*"],
+            allow_headers=["*"],
         )
+    )
     middleware.append(Middleware(KeyGate, settings=settings, accounts=context.accounts, shape_of=shape_of))
     app = Starlette(
         routes=routes(context),
@@ -84,11 +90,12 @@ async def _http_exception(request: Request, error: Exception) -> Response:
     """Answer what Starlette's router refuses, in the shape of every other error."""
     assert isinstance(error, HTTPException)
     path = request.scope["path"]  # request.url would decode the query as well, which may be anything
+    shape = shape_of(request.method, path)
     if error.status_code == 404:
         message = f"there is no route {path}; see the documentation for those that exist"
-        return error_response(HTTPProblem(404, message, code="not_found"))
+        return error_response(HTTPProblem(404, message, code="not_found"), shape)
     if error.status_code == 405:
         headers = dict(error.headers or {})
         message = f"{request.method} is not allowed for {path}; use {headers.get('Allow')}"
-        return error_response(HTTPProblem(405, message, code="method_not_allowed", headers=headers))
-    return error_response(HTTPProblem(error.status_code, error.detail, headers=dict(error.headers or {})))
+        return error_response(HTTPProblem(405, message, code="method_not_allowed", headers=headers), shape)
+    return error_response(HTTPProblem(error.status_code, error.detail, headers=dict(error.headers or {})), shape)

@@ -53,7 +53,7 @@ class KeyGate:
         self, app: ASGIApp, settings: ServerSettings, accounts: Accounts, shape_of: Callable[[str, str], ErrorShape]
     ) -> None:
         self._app = app
-        self._browser_guard = BrowserGuard(app, settings)
+        self._browser_guard = BrowserGuard(app, settings, shape_of)
         self._accounts = accounts
         self._shape_of = shape_of
 

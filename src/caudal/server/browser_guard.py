@@ -17,8 +17,11 @@ from caudal.server.problems import HTTPProblem, error_response
 from caudal.server.settings import LOOPBACK_HOSTS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.types import ASGIApp, Receive, Scope, Send
 
+    from caudal.server.problems import ErrorShape
     from caudal.server.settings import ServerSettings
 
 
@@ -31,10 +34,11 @@ def _host_name(authority: str) -> str:
 
 
 class BrowserGuard:
-    """Refuses what a foreign page has sent with 403. Used only without keys."""
+    """Refuses what a foreign page has sent with 403. Used only without keys. `shape_of`: see KeyGate."""
 
-    def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings, shape_of: Callable[[str, str], ErrorShape]) -> None:
         self._app = app
+        self._shape_of = shape_of
         self._origins = frozenset(settings.allowed_origins)
         names = {urlsplit(origin).hostname or "" for origin in settings.allowed_origins}
         self._own_names = frozenset({*LOOPBACK_HOSTS, *names})
@@ -45,7 +49,7 @@ class BrowserGuard:
         if scope["type"] == "http":
             problem = self._problem(Headers(scope=scope))
             if problem is not None:
-                await error_response(problem)(scope, receive, send)
+                await error_response(problem, self._shape_of(scope["method"], scope["path"]))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

@@ -134,6 +134,9 @@ class Call:
         if not name and self.restricts_models and served:
             name = served[0].name
         found = self.context.models.find(name)
+        if found is None:
+            await self.context.models.refresh()
+            found = self.context.models.find(name)
         if found is not None and self._may_use(name, found):
             loaded = next((each for each in self.context.models.loaded() if each.name == found.name), None)
             if loaded is not None:
@@ -152,6 +155,12 @@ class Call:
         """Return the models that the request's key may use, the default first."""
         served = self.context.models.served()
         return [each for each in served if self._may_use(each.name, each)] if self.restricts_models else served
+
+    async def look_for(self, name: str) -> ServedModel:
+        """Return what find does, and look for new files before it says that there is no such model."""
+        if self.context.models.find(name) is None:
+            await self.context.models.refresh()
+        return self.find(name)
 
     def find(self, name: str) -> ServedModel:
         """Return a model that the request may ask for.

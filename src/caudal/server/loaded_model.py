@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from caudal.constrain.checker import GrammarChecker
-from caudal.errors import InvalidParameter, PromptTooLong
+from caudal.errors import EngineUnavailable, InvalidParameter, PromptTooLong
 from caudal.messages import Vocabulary
 
 if TYPE_CHECKING:
@@ -73,7 +73,14 @@ class LoadedModel:
         return "generate" if self.client.ready is None else self.client.ready.task
 
     def require(self, task: str) -> None:
-        """Raise InvalidParameter if the model does something else with a request."""
+        """Raise InvalidParameter if the model does something else with a request.
+
+        Raises:
+            EngineUnavailable: that is not known now: its engine is starting again.
+        """
+        if self.client.ready is None:
+            message = "the engine is starting; try again in a moment"
+            raise EngineUnavailable(message, retry_after_s=2.0)
         if self.task == task:
             return
         able = {"generate": "writes text", "embed": "makes embeddings", "score": "scores pairs of texts"}

@@ -108,6 +108,4 @@ async def unload_model(call: Call) -> Response:
 
 async def _asked(call: Call) -> str:
     """Return the name of the model that a request is about. Raises HTTPProblem if the key may not ask for it."""
-    name = (await call.body(_decoder)).model
-    await call.context.models.refresh()
-    return call.find(name).name
+    return (await call.look_for((await call.body(_decoder)).model)).name

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 Body = TypeVar("Body")
+_MAX_MENDED_BYTES = 4 << 20
+_MAX_WHOLE = 2.0**53
+_FLOAT = re.compile(r"Expected `int[^`]*`, got `float`")
+_HALF_PAIR = re.compile(rb"\\u[dD][89a-fA-F]")
 _FIELD = re.compile(r"\$\.([A-Za-z_]\w*)")
 
 
@@ -50,9 +55,13 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float = 120.0) 
 
 
 def parse_body(data: bytes, decoder: msgspec.json.Decoder[Body]) -> Body:
-    """Return the body as the decoder's type. Unknown fields are ignored; a wrong type is a 400 that names the field."""
+    """Return the body as the decoder's type. Unknown fields are ignored; a wrong type is a 400 that names the field.
+
+    Two things that clients write and that are not quite JSON's are taken all the same: whole numbers with a fraction
+    of 0 where an integer is meant, and half surrogate pairs, of a text that was cut inside a character.
+    """
     try:
-        return decoder.decode(data)
+        return _decode(data, decoder)
     except msgspec.ValidationError as error:
         found = _FIELD.search(str(error))
         message = f"the request body does not have the expected shape: {error}"
@@ -63,3 +72,31 @@ def parse_body(data: bytes, decoder: msgspec.json.Decoder[Body]) -> Body:
     except RecursionError as error:
         message = "the request body is nested too deeply; expected a flat JSON object"
         raise HTTPProblem(400, message, code="invalid_json") from error
+
+
+def _decode(data: bytes, decoder: msgspec.json.Decoder[Body]) -> Body:
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        wrong_type = isinstance(error, msgspec.ValidationError)
+        mendable = _FLOAT.search(str(error)) if wrong_type else _HALF_PAIR.search(data)
+        if len(data) > _MAX_MENDED_BYTES or not mendable:
+            raise
+        try:
+            value = json.loads(data)
+        except (ValueError, RecursionError):
+            raise error from None
+        return decoder.decode(msgspec.json.encode(_mended(value)))
+
+
+def _mended(value: Any) -> Any:
+    """Return a JSON value without halves of surrogate pairs and without fractions of 0."""
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, float) and value.is_integer() and abs(value) < _MAX_WHOLE:
+        return int(value)
+    if isinstance(value, list):
+        return [_mended(item) for item in value]
+    if isinstance(value, dict):
+        return {_mended(key): _mended(item) for key, item in value.items()}
+    return value

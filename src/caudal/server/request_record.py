@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
 
+from caudal.server.keys.key import REMOVED, SECRET
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -36,7 +38,7 @@ class RequestRecord:
         client_request_id: the client's own X-Request-Id, if it is short and plain.
         client: its address; "" if the server does not know it.
         tenant: the id of the key that was sent; "" without keys.
-        method, path: as sent, without the query.
+        method, path: as sent, without the query; a key in the path is left out.
         route: the path of the route that answered; None if there is none.
         model: the name of the model; "" if none was needed.
         answers: what was asked of the engine.
@@ -59,7 +61,7 @@ class RequestRecord:
         given = self.headers.get("x-request-id", "")
         self.client_request_id = given if _CLIENT_ID.fullmatch(given) else None
         self.method: str = scope["method"]
-        self.path: str = scope["path"]
+        self.path: str = SECRET.sub(REMOVED, scope["path"])
         self.route: str | None = None
         self.model = ""
         self.answers: list[Answer] = []

@@ -127,15 +127,24 @@ APIS: tuple[tuple[tuple[Row, ...], ErrorShape], ...] = (
     (ADMIN, openai_shape),
 )
 
+_TREES = (("/api/", ollama_shape), ("/v1/messages/", anthropic_shape))
+
 
 def shape_of(method: str, path: str) -> ErrorShape:
-    """Return how the API that a request belongs to writes its errors; OpenAI's shape for a path of none."""
+    """Return how the API that a request belongs to writes its errors; OpenAI's shape for a path of none.
+
+    A method that a path does not have, and a path below an API's, belong to that API as well.
+    """
+    found: ErrorShape | None = None
     for table, shape in APIS:
         for row_method, row_path, *_ in table:
             head, brace, _ = row_path.partition("{")
-            if row_method == method and (path == row_path or (brace and path.startswith(head))):
-                return shape
-    return openai_shape
+            if path == row_path or (brace and path.startswith(head)):
+                if row_method == method:
+                    return shape
+                found = found or shape
+    below = next((shape for tree, shape in _TREES if path.startswith(tree)), openai_shape)
+    return found or below
 
 
 def described_routes() -> list[DescribedRoute]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from caudal.server.audit.audit_log import AuditLog
-from caudal.server.keys.key import INFERENCE, METRICS, MODELS_READ, MODELS_WRITE, SECRET, Key
+from caudal.server.keys.key import INFERENCE, METRICS, MODELS_READ, MODELS_WRITE, REMOVED, SECRET, Key
 from caudal.server.keys.key_ring import KeyRing
 from caudal.server.keys.key_store import KeyStore
 from caudal.server.keys.limiter import Limiter
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 STATIC_SCOPES = (INFERENCE, MODELS_READ, MODELS_WRITE, METRICS)
 ANONYMOUS = Key(id="", name="", scopes=STATIC_SCOPES)
-REMOVED = "ck-[removed]"
 STRANGERS_PER_MINUTE = 60
 """Refused requests without a valid key that are written down, so that strangers cannot fill the disk."""
 

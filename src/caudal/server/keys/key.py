@@ -25,6 +25,7 @@ INFERENCE, MODELS_READ, MODELS_WRITE, METRICS, ADMIN = "inference", "models:read
 SCOPES = (INFERENCE, MODELS_READ, MODELS_WRITE, METRICS, ADMIN)
 LIMITS = ("requests_per_minute", "tokens_per_minute", "requests_per_day", "tokens_per_day", "max_parallel")
 SECRET = re.compile(r"ck-[a-z0-9]{8}-[A-Za-z0-9_-]{43}")
+REMOVED = "ck-[removed]"
 """What a secret looks like, to keep it out of what is written down."""
 
 _ID_LETTERS = string.ascii_lowercase + string.digits

@@ -10,7 +10,6 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from caudal.server.answer_writer import EVENT_STREAM, PING, sse
 from caudal.server.llamacpp.model_cards import status_value
-from caudal.server.model_directory import unknown_model
 from caudal.server.problems import HTTPProblem
 
 if TYPE_CHECKING:
@@ -43,14 +42,14 @@ _scales_decoder = msgspec.json.Decoder(list[Scale])
 async def load_model(call: Call) -> Response:
     """Load a model, and answer when it is there."""
     body = await call.body(_decoder)
-    await call.context.models.load(_known(call, body.model))
+    await call.context.models.load((await call.look_for(body.model)).name)
     return JSONResponse({"success": True})
 
 
 async def unload_model(call: Call) -> Response:
     """Take a model out of memory."""
     body = await call.body(_decoder)
-    await call.context.models.unload(_known(call, body.model))
+    await call.context.models.unload((await call.look_for(body.model)).name)
     return JSONResponse({"success": True})
 
 
@@ -116,11 +115,3 @@ def _event(status: ModelStatus) -> bytes:
     if status.max_model_len is not None:
         data["info"] = {"n_ctx": status.max_model_len}
     return sse(_encode({"model": status.name, "event": "model_status", "data": data}))
-
-
-def _known(call: Call, name: str) -> str:
-    found = call.context.models.find(name)
-    served = call.served()
-    if found is None or all(model.name != found.name for model in served):
-        raise unknown_model(name, served)
-    return found.name

@@ -152,7 +152,10 @@ def _logit_bias(given: Any, tokenizer: ServedTokenizer) -> dict[int, float]:
         token, value = pair
         if value is not False and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise _wrong_bias(pair)
-        number = -math.inf if value is False else float(value)
+        try:
+            number = -math.inf if value is False else float(value)
+        except OverflowError as error:
+            raise _wrong_bias(pair) from error
         for token_id in _biased_ids(token, tokenizer, by_id=isinstance(given, dict)):
             bias[token_id] = number
     check_token_ids(list(bias), tokenizer, "logit_bias")

@@ -13,7 +13,7 @@ from caudal.server.generation_response import GenerationResponse
 from caudal.server.ollama.answer_lines import Content, LineWriter, Told, chat_fields
 from caudal.server.ollama.conversations import conversation_of
 from caudal.server.ollama.format_rules import grammar_of
-from caudal.server.ollama.names import find_model
+from caudal.server.ollama.names import look_for_model
 from caudal.server.ollama.options import asked_tokens, num_logprobs, sampling_params
 from caudal.server.ollama.protocol import ChatRequest
 from caudal.server.ollama.residence import keep_loaded, residence_answer
@@ -30,7 +30,7 @@ async def chat(call: Call) -> Response:
     """Answer a conversation. Without messages the model is loaded, or unloaded with keep_alive 0."""
     begun_s = time.monotonic()
     body = await call.body(_decoder)
-    served = find_model(call, body.model)
+    served = await look_for_model(call, body.model)
     if not body.messages:
         return await residence_answer(call, served, body, chat_fields(Content()))
     model = await call.model(served.name)

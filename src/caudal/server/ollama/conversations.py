@@ -36,7 +36,13 @@ def conversation_of(body: ChatRequest, model: LoadedModel) -> Conversation:
         tools=tools,
         tool_choice=_tool_choice(body, tools),
         variables=_think_variables(body, model),
+        continue_final_message=_is_begun(body.messages or []),
     )
+
+
+def _is_begun(messages: Sequence[Message]) -> bool:
+    """Whether the last message begins the answer, which then goes on from there."""
+    return bool(messages) and messages[-1].role == "assistant" and not messages[-1].tool_calls
 
 
 def prompt_conversation(body: GenerateRequest, model: LoadedModel) -> Conversation:

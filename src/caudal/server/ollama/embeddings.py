@@ -7,13 +7,15 @@ the model gives them.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
+from starlette.responses import Response
 
 from caudal.errors import InvalidParameter
 from caudal.server.generation_response import GenerationResponse
-from caudal.server.ollama.names import find_model
+from caudal.server.ollama.names import look_for_model
+from caudal.server.ollama.residence import keep_loaded
 from caudal.server.openai.texts import read_texts
 from caudal.server.vector_reader import readings_of
 from caudal.server.whole_answer import WholeAnswerWriter
@@ -21,8 +23,6 @@ from caudal.vectors import normalized
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from starlette.responses import Response
 
     from caudal.server.answer_reader import Piece
     from caudal.server.call import Call
@@ -36,7 +36,7 @@ class EmbedRequest(msgspec.Struct, frozen=True, kw_only=True):
     input: str | list[str] = ""
     prompt: str | None = None
     dimensions: int | None = None
-    keep_alive: Any = None
+    keep_alive: float | str | None = None
 
 
 class EmbedAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +66,13 @@ async def embed(call: Call) -> Response:
     if body.dimensions is not None and body.dimensions < 1:
         message = f"dimensions is {body.dimensions}; expected at least 1"
         raise InvalidParameter(message, parameter="dimensions")
-    model = await call.model(find_model(call, body.model or body.name).name)
+    model = await call.model((await look_for_model(call, body.model or body.name)).name)
+    keep_loaded(call, model.info, body)
+    if body.input == []:
+        nothing = EmbedAnswer(
+            model=body.model or body.name or model.name, embeddings=[], total_duration=0, prompt_eval_count=0
+        )
+        return Response(_encode(nothing), media_type="application/json")
     texts = read_texts(body.input or "", "input", most=call.settings.max_open_requests)
     readings = await readings_of(texts, call, model, parameter="input")
 
@@ -86,7 +92,8 @@ async def embed(call: Call) -> Response:
 async def old_embed(call: Call) -> Response:
     """Return the vector of one text."""
     body = await call.body(_decoder)
-    model = await call.model(find_model(call, body.model or body.name).name)
+    model = await call.model((await look_for_model(call, body.model or body.name)).name)
+    keep_loaded(call, model.info, body)
     readings = await readings_of([body.prompt or ""], call, model, parameter="prompt")
 
     def write(pieces: Sequence[Piece]) -> bytes:

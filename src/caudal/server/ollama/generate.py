@@ -16,7 +16,7 @@ from caudal.server.generation_response import GenerationResponse
 from caudal.server.ollama.answer_lines import Content, LineWriter, Told, generate_fields
 from caudal.server.ollama.conversations import prompt_conversation, refuse_images
 from caudal.server.ollama.format_rules import grammar_of
-from caudal.server.ollama.names import find_model
+from caudal.server.ollama.names import look_for_model
 from caudal.server.ollama.options import asked_tokens, num_logprobs, sampling_params
 from caudal.server.ollama.protocol import GenerateRequest
 from caudal.server.ollama.residence import keep_loaded, residence_answer
@@ -35,7 +35,7 @@ async def generate(call: Call) -> Response:
     """Continue a prompt. Without one the model is loaded, or unloaded with keep_alive 0."""
     begun_s = time.monotonic()
     body = await call.body(_decoder)
-    served = find_model(call, body.model)
+    served = await look_for_model(call, body.model)
     _refuse(body)
     if not body.prompt and not body.suffix:
         return await residence_answer(call, served, body, generate_fields(Content()))

@@ -12,7 +12,7 @@ import msgspec
 from starlette.responses import JSONResponse, Response
 
 from caudal.server.answer_writer import NDJSON
-from caudal.server.ollama.names import find_model
+from caudal.server.ollama.names import look_for_model
 from caudal.server.ollama.protocol import ModelRequest
 from caudal.server.problems import HTTPProblem
 
@@ -38,7 +38,7 @@ async def pull(call: Call) -> Response:
     body = await call.body(_decoder)
     name = _named(body)
     try:
-        find_model(call, name)
+        await look_for_model(call, name)
     except HTTPProblem:
         _refuse(f"fetch {name!r}; fetch it on the server's machine, and start the server with it")
     if body.stream is False:
@@ -50,7 +50,7 @@ async def pull(call: Call) -> Response:
 async def delete(call: Call) -> Response:
     """Refuse to remove a model."""
     name = _named(await call.body(_decoder))
-    find_model(call, name)
+    await look_for_model(call, name)
     _refuse(f"remove {name!r}; remove its file on the server's machine")
 
 
@@ -60,7 +60,7 @@ async def copy(call: Call) -> Response:
     if not body.source or not body.destination:
         message = "source or destination is missing; expected the names of two models"
         raise HTTPProblem(400, message, code="invalid_value", parameter="source")
-    find_model(call, body.source)
+    await look_for_model(call, body.source)
     _refuse(f"copy {body.source!r}; give it further names when the server is started (--served-model-name)")
 
 

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse
 
 from caudal import __version__
 from caudal.server.ollama.capabilities import capabilities_of
-from caudal.server.ollama.names import find_model, tagged_name
+from caudal.server.ollama.names import look_for_model, tagged_name
 from caudal.server.ollama.protocol import ModelRequest
 from caudal.server.ollama.time_format import NEVER, timestamp
 
@@ -60,7 +60,7 @@ async def running(call: Call) -> Response:
 async def show(call: Call) -> Response:
     """Describe one model."""
     body = await call.body(_decoder)
-    model = find_model(call, body.model or body.name)
+    model = await look_for_model(call, body.model or body.name)
     facts = model.facts
     loaded = _loaded(call.context, model)
     context_length = _context_length(facts, loaded)

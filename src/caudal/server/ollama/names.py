@@ -31,6 +31,15 @@ def tagged_name(name: str) -> str:
     return name if ":" in name.rpartition("/")[2] else name + _LATEST
 
 
+async def look_for_model(call: Call, name: str | None) -> ServedModel:
+    """Return what find_model does, and look for new files before it says that there is no such model."""
+    try:
+        return find_model(call, name)
+    except HTTPProblem:
+        await call.context.models.refresh()
+        return find_model(call, name)
+
+
 def find_model(call: Call, name: str | None) -> ServedModel:
     """Return the model of a name, of those that a request may ask for; no name is the default.
 

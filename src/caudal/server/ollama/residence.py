@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from caudal.server.call import Call
+    from caudal.server.ollama.embeddings import EmbedRequest
     from caudal.server.ollama.protocol import AnswerRequest
     from caudal.server.settings import ServedModel
 
@@ -42,7 +43,7 @@ async def residence_answer(call: Call, served: ServedModel, body: AnswerRequest,
     return JSONResponse({**head, **content, "done": True, "done_reason": reason})
 
 
-def keep_loaded(call: Call, served: ServedModel, body: AnswerRequest) -> None:
+def keep_loaded(call: Call, served: ServedModel, body: AnswerRequest | EmbedRequest) -> None:
     """Keep a model, which a request has just got, as long after its last use as the request says, if its key may."""
     stay_s = keep_alive_s(body.keep_alive)
     if stay_s is not None and _may_decide(call):

@@ -67,8 +67,8 @@ class ResponseWriter:
 
     def begin(self) -> bytes:
         """Return the events before the first token."""
-        queued = self._response_event("response.queued") if self.response.status == "queued" else b""
         created = self._response_event("response.created")
+        queued = self._response_event("response.queued") if self.response.status == "queued" else b""
         self.response = msgspec.structs.replace(self.response, status="in_progress")
         return created + queued + self._response_event("response.in_progress")
 
