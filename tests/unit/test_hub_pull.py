@@ -106,6 +106,24 @@ def test_a_connection_that_never_holds_is_given_up_and_what_came_is_kept(hub):
     assert pull("org/m").path.read_bytes() == BIG
 
 
+def test_a_pull_whose_connection_fails_can_be_ended_before_the_next_attempt(hub):
+    told = []
+
+    class Ended(Exception):
+        pass
+
+    def end_at_the_second(_file, done, _total):
+        told.append(done)
+        if told.count(done) > 1:
+            raise Ended
+
+    hub.cut_after = [1000] + [0] * 20
+    with pytest.raises(Ended):
+        pull("org/m", end_at_the_second)
+    assert told[-2:] == [1000, 1000]
+    assert len(hub.requests) == 1
+
+
 def test_wrong_bytes_are_thrown_away(hub):
     hub.wrong = {"m-Q4_K_M.gguf"}
     with pytest.raises(DownloadError, match=rf"expected 1048576 with {hashlib.sha256(BIG).hexdigest()}"):
