@@ -10,6 +10,7 @@ A message says what was given, what was expected and what to do.
     │   ├── UnsupportedFormat       a weight format or tokenizer that Caudal does not know
     │   ├── MissingTensor
     │   └── UnusedTensors
+    ├── LibraryError                the models of a server could not be changed; carries the reason
     ├── RequestError                the request cannot be served as asked (HTTP 400)
     │   ├── InvalidParameter        carries the parameter's name
     │   ├── UnsupportedParameter    carries the parameter's name
@@ -33,6 +34,20 @@ class ConfigError(CaudalError):
 
 class ModelNotFound(CaudalError):
     """A model name leads to no file on this disk."""
+
+
+class LibraryError(CaudalError):
+    """The models that a server keeps could not be changed as asked.
+
+    Args:
+        message: what is wrong.
+        reason: "name" (it cannot be one), "unknown" (no such model), "exists" (the name is taken), "fixed" (not for
+            clients to change), "busy", "offline", "network", "full" (the disk) or "disk" (it refuses).
+    """
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class CheckpointError(CaudalError):

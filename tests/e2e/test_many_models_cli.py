@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 from factory import tiny_checkpoint
+from tiny_hub import tiny_hub, use_hub
 
 pytest.importorskip(
     "caudal._native", reason="the native module is not built: runs after `make native` or an install, as in CI"
@@ -119,3 +120,22 @@ def test_a_chat_template_of_the_command_line(folder, tmp_path):
         assert client.get("/props").json()["chat_template"] == template.read_text(encoding="utf-8")
         assert client.post("/api/show", json={"model": "first"}).json()["template"] == template.read_text("utf-8")
         assert ask(client, "first").json()["usage"]["prompt_tokens"] > 0
+
+
+def test_an_empty_folder_is_filled_by_a_client(tmp_path, monkeypatch):
+    with tiny_hub() as hub:
+        use_hub(hub, tmp_path / "hub", monkeypatch)
+        hub.repos["org/m"] = {"m-Q4_K_M.gguf": tiny_checkpoint(tmp_path / "m.gguf").read_bytes()}
+        (tmp_path / "models").mkdir()
+        with serving("--models-dir", tmp_path / "models", "--manage-models") as (client, process):
+            assert client.get("/v1/models").json()["data"] == []
+            assert client.post("/api/pull", json={"model": "org/m"}).text.endswith('{"status":"success"}\n')
+            first = ask(client, "org/m")
+            assert client.post("/api/copy", json={"source": "org/m", "destination": "mine"}).status_code == 200
+            assert client.request("DELETE", "/api/delete", json={"model": "org/m"}).status_code == 200
+            assert ask(client, "org/m").status_code == 404
+            assert ask(client, "mine").json()["choices"] == first.json()["choices"]
+            assert client.request("DELETE", "/api/delete", json={"model": "mine"}).status_code == 200
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+        assert list(hub.cache.iterdir()) == list((tmp_path / "models").iterdir()) == []

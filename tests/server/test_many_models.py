@@ -474,6 +474,21 @@ async def test_a_changed_file_is_loaded_anew_only_once_the_old_one_has_left():
             await say(many, "a")
 
 
+async def test_a_model_whose_file_has_gone_can_be_unloaded_and_not_asked_for():
+    async with directory("a", "b", keep_alive_s=FOREVER) as many:
+        await say(many, "b")
+        pid = pid_of(many, "b")
+        del many.infos[1]
+        many._catalog.look_now()
+        with pytest.raises(HTTPProblem, match="'b' is not served here"):
+            await say(many, "b")
+        assert states(many) == {"a": "unloaded", "b": "loaded"}
+        assert (await many.unload("b")).state == "unloaded"
+        assert not is_running(pid)
+        with pytest.raises(HTTPProblem, match="'b' is not served here"):
+            await many.unload("b")
+
+
 def test_what_a_process_holds_is_read_from_the_system(tmp_path):
     from caudal.server.running_model import held_bytes  # noqa: PLC0415
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 from conftest import make_config, real_server
+from managed_app import fill, tiny_gguf
 from scripted_engine import ScriptedEngine
+from test_launch import Server
+from tiny_hub import tiny_hub, use_hub
 
 from caudal.engine.local_client import LocalEngineClient
 
@@ -106,3 +109,53 @@ def test_an_error_in_the_stream_is_raised(client):
         client.chat("scripted", messages=[{"role": "user", "content": "crash"}])
     with pytest.raises(ollama.ResponseError, match="engine"):
         list(stream)
+
+
+@pytest.fixture(scope="module")
+def managed(tmp_path_factory):
+    """A client of a server whose models it may change, and the hub that they come from."""
+    with pytest.MonkeyPatch.context() as patch, tiny_hub() as hub:
+        place = tmp_path_factory.mktemp("place")
+        use_hub(fill(hub), place / "hub", patch)
+        (place / "models").mkdir()
+        (place / "scripted.gguf").write_bytes(tiny_gguf())
+        patch.setenv("SCRIPTED_MODELS_DIR", str(place / "models"))
+        with Server(1) as server:
+            client = ollama.Client(host=server.wait_ready().url)
+            yield client
+            client._client.close()
+
+
+def test_pull_copy_chat_and_delete(managed):
+    *parts, last = managed.pull("org/m", stream=True)
+    assert (parts[0].status, last.status) == ("pulling manifest", "success")
+    assert any(part.completed == part.total and part.digest.startswith("sha256:") for part in parts if part.total)
+    assert managed.pull("hf.co/org/m:Q8_0").status == "success"
+    assert managed.copy("org/m", "mine").status == "success"
+    assert {model.model for model in managed.list().models} == {
+        "scripted:latest", "org/m:latest", "hf.co/org/m:Q8_0", "mine:latest",
+    }  # fmt: skip
+    assert managed.delete("org/m").status == "success"
+    assert managed.chat("mine", messages=say("copied")).message.content == "copied"
+    for name in ("mine", "hf.co/org/m:Q8_0"):
+        assert managed.delete(name).status == "success"
+    assert [model.model for model in managed.list().models] == ["scripted:latest"]
+
+
+@pytest.mark.parametrize(
+    ("ask", "status"),
+    [
+        (lambda c: c.pull("org/none"), 404),
+        (lambda c: list(c.pull("org/none", stream=True)), 404),
+        (lambda c: c.pull("../x"), 400),
+        (lambda c: c.pull("llama3.2"), 400),
+        (lambda c: c.delete("gone"), 404),
+        (lambda c: c.delete("scripted"), 403),
+        (lambda c: c.copy("scripted", "x"), 403),
+        (lambda c: c.copy("gone", "x"), 404),
+    ],
+)
+def test_changes_that_are_refused_are_the_clients_errors(managed, ask, status):
+    with pytest.raises(ollama.ResponseError) as caught:
+        ask(managed)
+    assert caught.value.status_code == status

@@ -39,6 +39,7 @@ def test_misuse_is_status_2(capsys, model, tmp_path):
         ("--models-dir", str(tmp_path / "none"), "--port", "0"): "which is no folder",
         ("--models-dir", str(tmp_path), "--served-model-name", "x"): "--served-model-name names the first MODEL",
         (model, "--models-dir", model): "--models-dir",
+        (model, "--manage-models"): "lets clients change the models in a folder, and there is none; give --models-dir",
     }
     for arguments, message in refused.items():
         status, err = run(capsys, "serve", *arguments)

@@ -11,7 +11,7 @@ import threading
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_hub import COMMIT, tiny_hub
+from tiny_hub import COMMIT, tiny_hub, use_hub
 
 from caudal.cli import main
 from caudal.errors import CaudalError, ConfigError, ModelNotFound
@@ -28,14 +28,7 @@ BIG = bytes(range(256)) * 4096  # 1 MiB
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
     with tiny_hub() as hub:
-        monkeypatch.setenv("HF_ENDPOINT", hub.url)
-        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-        monkeypatch.setenv("HF_TOKEN", "hf_test")
-        for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setattr("caudal.hub.resolve.DEMO_PACKAGE", "a_demo_that_is_not_installed")
-        monkeypatch.setattr(partial_file, "_FIRST_WAIT_S", 0.0)
-        hub.cache = tmp_path / "hub"
+        use_hub(hub, tmp_path / "hub", monkeypatch)
         hub.repos["org/m"] = {"m-Q4_K_M.gguf": BIG, "m-Q8_0.gguf": b"eight", "README.md": b"#", "mmproj-m.gguf": b"x"}
         yield hub
 
@@ -111,6 +104,24 @@ def test_a_connection_that_never_holds_is_given_up_and_what_came_is_kept(hub):
         pull("org/m")
     hub.cut_after = []
     assert pull("org/m").path.read_bytes() == BIG
+
+
+def test_a_pull_whose_connection_fails_can_be_ended_before_the_next_attempt(hub):
+    told = []
+
+    class Ended(Exception):
+        pass
+
+    def end_at_the_second(_file, done, _total):
+        told.append(done)
+        if told.count(done) > 1:
+            raise Ended
+
+    hub.cut_after = [1000] + [0] * 20
+    with pytest.raises(Ended):
+        pull("org/m", end_at_the_second)
+    assert told[-2:] == [1000, 1000]
+    assert len(hub.requests) == 1
 
 
 def test_wrong_bytes_are_thrown_away(hub):

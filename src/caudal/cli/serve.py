@@ -58,6 +58,9 @@ listening_options = chain(
 several_options = chain(
     click.option("--models-dir", "folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
                  help="Serve every .gguf file in this folder too, each loaded when it is asked for."),
+    click.option("--manage-models", "manages", is_flag=True,
+                 help="Let clients pull, copy and delete models of --models-dir: those whose key has the scope "
+                 "models:write, or anybody if there are no keys."),
     click.option("--alias", "aliases", multiple=True, metavar="NAME=MODEL",
                  help="Another name for a model. May be repeated."),
     click.option("--keep-alive", metavar="TIME",
@@ -177,7 +180,7 @@ def command(
 
     start_logging(log_format, logging.INFO if verbose else logging.WARNING)
     check_environment()
-    folder, aliases = values.pop("folder"), read_aliases(values.pop("aliases"))
+    folder, aliases, manages = values.pop("folder"), read_aliases(values.pop("aliases")), values.pop("manages")
     if not models and folder is None:
         message = "there is nothing to serve; give a MODEL, or --models-dir DIR"
         raise click.UsageError(message)
@@ -193,6 +196,6 @@ def command(
     serve(
         EngineConfig(model_path=path, **values),
         settings,
-        ModelSources(named=named, folder=folder, aliases=aliases),
+        ModelSources(named=named, folder=folder, aliases=aliases, manages=manages),
         residency,
     )

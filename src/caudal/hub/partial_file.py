@@ -158,6 +158,7 @@ def _fill(
                 raise DownloadError(message) from error
             file.flush()
             wait(_FIRST_WAIT_S * 2**retries)
+            progress(done, wanted.num_bytes)  # nothing is new, but whoever is told may want it to end
     if done != wanted.num_bytes or digest.hexdigest() != wanted.digest:
         file.truncate(0)
         found = f"{done} bytes with {digest.name} {digest.hexdigest()}"

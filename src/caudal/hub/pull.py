@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from caudal.hub.partial_file import WantedFile
     from caudal.hub.repository import Repository
 
     PullProgress = Callable[[str, int, int], None]
+    PullBegin = Callable[[Sequence[WantedFile]], None]
 
 QUANT_ORDER = (
     DEFAULT_QUANT, "Q4_K_S", "Q5_K_M", "Q4_0", "IQ4_XS", "IQ4_NL", "Q5_K_S", "Q4_1", "Q6_K", "Q5_0", "Q5_1", "Q8_0",
@@ -141,13 +143,14 @@ def _shown(names: Sequence[str] | dict[str, list[str]]) -> str:
     return ", ".join(shown[:10]) + (f" and {len(shown) - 10} more" if len(shown) > 10 else "")
 
 
-def pull(name: str, progress: PullProgress | None = None) -> PulledModel:
+def pull(name: str, progress: PullProgress | None = None, begin: PullBegin | None = None) -> PulledModel:
     """Download a model, or what is missing of it.
 
     Args:
         name: see read_name.
         progress: told a file's name, the bytes of it that are here, and all. What it raises ends the pull, and the
             next one goes on from there.
+        begin: told once which files the model has, before the first of them is brought.
 
     Raises:
         ConfigError: the name is none.
@@ -162,6 +165,8 @@ def pull(name: str, progress: PullProgress | None = None) -> PulledModel:
     files = choose_files(list(found.files), wanted)
     folder = hub_cache() / f"models--{wanted.repo_id.replace('/', '--')}"
     num_new = 0
+    if begin is not None:
+        begin([found.files[file] for file in files])
     try:
         (folder / "blobs").mkdir(parents=True, exist_ok=True)
         for file in files:

@@ -10,6 +10,7 @@ from caudal.server.responses.kept import KeptResponses
 
 if TYPE_CHECKING:
     from caudal.server.metrics import ServerMetrics
+    from caudal.server.model_changes import ModelChanges
     from caudal.server.model_directory import ModelDirectory
     from caudal.server.settings import ServerSettings
 
@@ -21,13 +22,21 @@ class ServerContext:
         models: what can be served.
         settings: the HTTP side.
         metrics: what Prometheus reads.
+        changes: changes the models for clients; None where they may not.
 
     Raises:
         ConfigError: the state directory cannot be used.
     """
 
-    def __init__(self, models: ModelDirectory, settings: ServerSettings, metrics: ServerMetrics) -> None:
+    def __init__(
+        self,
+        models: ModelDirectory,
+        settings: ServerSettings,
+        metrics: ServerMetrics,
+        changes: ModelChanges | None = None,
+    ) -> None:
         self.models = models
+        self.changes = changes
         self.settings = settings
         self.metrics = metrics
         self.admission = Admission(settings.max_open_requests)

@@ -24,6 +24,7 @@ from caudal.engine.engine_process import DEFAULT_ENGINE
 from caudal.engine.kv_plan import free_memory_bytes
 from caudal.errors import CheckpointError, ConfigError
 from caudal.hub.model_files import ModelFiles
+from caudal.hub.model_library import ModelLibrary
 from caudal.server.app import app_of
 from caudal.server.context import ServerContext
 from caudal.server.http_protocol import BoundedProtocol
@@ -31,6 +32,7 @@ from caudal.server.keys.key_store import KeyStore
 from caudal.server.many_models import ManyModels
 from caudal.server.metrics import ServerMetrics
 from caudal.server.model_catalog import ModelCatalog
+from caudal.server.model_changes import ModelChanges
 from caudal.server.model_facts import ModelFacts, model_facts
 from caudal.server.running_model import Memory, ModelStarter
 from caudal.server.settings import LOOPBACK_HOSTS, ServedModel, ServerSettings
@@ -62,11 +64,26 @@ class ModelSources:
         named: models and their files, the first of which is loaded at the start.
         folder: models in it are loaded when they are asked for; None for none.
         aliases: further names -> models.
+        manages: clients may change the models in the folder.
     """
 
     named: tuple[tuple[ServedModel, Path], ...] = ()
     folder: Path | None = None
     aliases: Mapping[str, str] = field(default_factory=dict)
+    manages: bool = False
+
+    def library(self) -> ModelLibrary | None:
+        """Return what changes the models of the folder; None if clients may not.
+
+        Raises:
+            ConfigError: there is no folder to change them in.
+        """
+        if not self.manages:
+            return None
+        if self.folder is None:
+            message = "--manage-models lets clients change the models in a folder, and there is none; give --models-dir"
+            raise ConfigError(message)
+        return ModelLibrary(self.folder, {model.name: path for model, path in self.named})
 
     def catalog(self) -> ModelCatalog:
         """Return the models that there are.
@@ -112,13 +129,14 @@ def serve(config: EngineConfig, settings: ServerSettings, sources: ModelSources,
         CaudalError: its engine did not start.
     """
     check_exposure(settings)
+    library = sources.library()
     with listen(settings) as listener:
         first = sources.named[0][0].name if sources.named else None
         catalog = sources.catalog()
         broken = next((model for model in catalog.models() if model.name == first and model.error), None)
         if broken is not None:
             raise CheckpointError(str(broken.error), path=broken.path)
-        run_server(listener, settings, catalog, EngineSource(config=config), residency, first)
+        run_server(listener, settings, catalog, EngineSource(config=config), residency, first, library)
 
 
 def load_gguf_tokenizer(path: str, chat_template: str | None = None) -> ServedTokenizer:
@@ -186,8 +204,11 @@ def run_server(
     engines: EngineSource,
     residency: Residency,
     first: str | None,
+    library: ModelLibrary | None = None,
 ) -> None:
     """Serve on a listening socket until a signal comes. The first model, if there is one, is loaded at once.
+
+    With a library, clients may change the models.
 
     Raises:
         CaudalError: what kept that model from being loaded.
@@ -200,10 +221,12 @@ def run_server(
         metrics=metrics,
     )
     models = ManyModels(catalog, starter, residency, Memory(free_bytes=free_memory_bytes), first)
-    server = _Server(_uvicorn_config(app_of(ServerContext(models, settings, metrics)), settings))
+    changes = None if library is None else ModelChanges(library, models, catalog.look_again)
+    context = ServerContext(models, settings, metrics, changes)
+    server = _Server(_uvicorn_config(app_of(context), settings))
     factory = server.config.get_loop_factory()
     with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(_Service(server, models, listener, settings).run())
+        runner.run(_Service(server, models, listener, context).run())
 
 
 def _uvicorn_config(app: Starlette, settings: ServerSettings) -> uvicorn.Config:
@@ -230,11 +253,12 @@ class _Server(uvicorn.Server):
 class _Service:
     """The HTTP server and the models, started and stopped together."""
 
-    def __init__(self, server: _Server, models: ManyModels, listener: socket.socket, settings: ServerSettings) -> None:
+    def __init__(self, server: _Server, models: ManyModels, listener: socket.socket, context: ServerContext) -> None:
         self._server = server
         self._models = models
         self._listener = listener
-        self._settings = settings
+        self._settings = context.settings
+        self._changes = context.changes
         self._draining: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -273,6 +297,8 @@ class _Service:
 
     async def _drain(self) -> None:
         """Let open requests finish, and end those that take too long."""
+        if self._changes is not None:
+            self._changes.leave()
         if self._models.num_open:
             log.warning("finishing %d open requests; a second signal leaves at once", self._models.num_open)
         waiting = asyncio.create_task(self._models.drain(self._settings.drain_s))

@@ -120,7 +120,9 @@ class ManyModels:
         Raises:
             HTTPProblem: 404, the name is unknown.
         """
-        slot = await self._slot_of(name)
+        slot = self._slots.get(name)  # one in memory whose file has gone has no other way out
+        if slot is None or slot.state == UNLOADED:
+            slot = await self._slot_of(name)
         slot.keep_alive_s = 0.0
         if slot.running is not None and not slot.num_using:
             await asyncio.shield(self._begin_unload(slot))

@@ -124,6 +124,11 @@ class ModelCatalog:
             if self._clock() - self._seen_s >= FRESH_S:
                 self._take(await asyncio.to_thread(self._look))
 
+    async def look_again(self) -> None:
+        """Look, in a thread, however lately somebody did: something has changed."""
+        async with self._looking:
+            self._take(await asyncio.to_thread(self._look))
+
     def _take(self, found: Sequence[ServedModel]) -> None:
         extra: dict[str, list[str]] = {}
         for alias, target in self._aliases.items():

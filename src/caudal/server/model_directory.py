@@ -48,7 +48,7 @@ class ModelDirectory(Protocol):
         """Bring a model into memory and return what became of it. Raises what lease raises."""
 
     async def unload(self, name: str) -> ModelStatus:
-        """Take a model out of memory, at once if it is idle, and return what became of it.
+        """Take a model out of memory, at once if it is idle, and return what became of it. Its file may have gone.
 
         Raises:
             HTTPProblem: 404, the name is unknown; 400, the model cannot be unloaded.
@@ -77,7 +77,7 @@ class ModelDirectory(Protocol):
 
 def unknown_model(name: str | None, served: Sequence[ServedModel]) -> HTTPProblem:
     """Return the 404 that OpenAI's API gives for a model that is not served."""
-    names = ", ".join(repr(model.name) for model in served[:8])
+    names = ", ".join(repr(model.name) for model in served[:8]) or "no model"
     message = f"the model {name!r} is not served here; this server has {names} (see /v1/models)"
     return HTTPProblem(404, message, code="model_not_found", parameter="model")
 

@@ -20,6 +20,7 @@ from caudal.errors import (
     CaudalError,
     EngineDead,
     EngineUnavailable,
+    LibraryError,
     Overloaded,
     PromptTooLong,
     RequestError,
@@ -87,6 +88,19 @@ _ADDRESS = re.compile(r"0x[0-9a-fA-F]{6,}")
 _MAX_MESSAGE_CHARS = 2000
 
 
+_LIBRARY_STATUS = {
+    "name": 400,
+    "unknown": 404,
+    "exists": 409,
+    "fixed": 403,
+    "busy": 409,
+    "offline": 403,
+    "network": 502,
+    "full": 507,
+    "disk": 500,
+}
+
+
 def describe_error(error: Exception) -> Problem:
     """Return what tells a client about an exception.
 
@@ -110,16 +124,21 @@ def _problem_of(error: Exception) -> Problem:
     if isinstance(error, EngineUnavailable):
         return Problem(status=503, message=text, code="engine_unavailable", headers=_retry_after(error.retry_after_s))
     if isinstance(error, CaudalError):
-        path = getattr(error, "path", None)
-        if path is not None:  # where a model lies is the administrator's business
-            log.error("a request failed: %s", text)
-            text = text.replace(str(path), Path(str(path)).name)
-        return Problem(
-            status=500, message=text, code="engine_dead" if isinstance(error, EngineDead) else "engine_error"
-        )
+        return _failed(error)
     log.error("a request failed in the server", exc_info=error)
     message = "the server failed while it worked on this request; the reason is in its log"
     return Problem(status=500, message=message, code="internal_error")
+
+
+def _failed(error: CaudalError) -> Problem:
+    text = str(error)
+    if isinstance(error, LibraryError):
+        return Problem(status=_LIBRARY_STATUS[error.reason], message=text, code=f"models_{error.reason}")
+    path = getattr(error, "path", None)
+    if path is not None:  # where a model lies is the administrator's business
+        log.error("a request failed: %s", text)
+        text = text.replace(str(path), Path(str(path)).name)
+    return Problem(status=500, message=text, code="engine_dead" if isinstance(error, EngineDead) else "engine_error")
 
 
 def _refused(error: RequestError) -> Problem:

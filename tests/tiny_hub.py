@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
+
+from caudal.hub import partial_file
 
 COMMIT = "a" * 40
 
@@ -20,6 +22,7 @@ class TinyHub:
         cut_after: bytes after which the next answers end too early, one for each.
         wrong: files of which other bytes are sent.
         resumes: whether ranges are honoured.
+        hold_after: bytes of a file after which the hub waits until the test sets `go_on`; None does not wait.
         status: of every answer with a file's bytes, if it is not 200.
         requests: (path, range) of every file asked for.
     """
@@ -31,6 +34,8 @@ class TinyHub:
         self.wrong = set()
         self.extra_siblings = []
         self.resumes = True
+        self.hold_after = None
+        self.go_on = threading.Event()
         self.status = None
         self.gated = set()
         self.requests = []
@@ -102,6 +107,11 @@ class Handler(BaseHTTPRequestHandler):
         if self.hub.cut_after:
             self.wfile.write(rest[: self.hub.cut_after.pop(0)])
             self.close_connection = True
+        elif self.hub.hold_after is not None:
+            self.wfile.write(rest[: self.hub.hold_after])
+            self.hub.go_on.wait(30)
+            with suppress(OSError):  # whoever asked may have gone
+                self.wfile.write(rest[self.hub.hold_after :])
         else:
             self.wfile.write(rest)
 
@@ -118,6 +128,19 @@ def tiny_hub():
     try:
         yield hub
     finally:
+        hub.go_on.set()
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def use_hub(hub, cache, monkeypatch):
+    """Let pulls ask this hub and fill this cache, without waits between attempts."""
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    monkeypatch.setenv("HF_HUB_CACHE", str(cache))
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
+    for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("caudal.hub.resolve.DEMO_PACKAGE", "a_demo_that_is_not_installed")
+    monkeypatch.setattr(partial_file, "_FIRST_WAIT_S", 0.0)
+    hub.cache = cache
