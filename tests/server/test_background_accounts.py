@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 from types import SimpleNamespace
 
+import httpx
 import pytest
+from conftest import make_config, real_server
+from scripted_engine import ScriptedEngine
 from test_audit_over_http import records_in
-from test_keys import ask, keyed
+from test_keys import ask, bearer, keyed
 from test_openai_routes import error_of, until
 
+from caudal.engine.local_client import LocalEngineClient
+from caudal.server.keys.key import KeyFields
 from caudal.server.keys.key_store import KeyStore
 from caudal.server.keys.usage import read_usage
 from caudal.server.responses.background import Run, Runs
+from caudal.server.settings import ServerSettings
 
 NUM_PROMPT = len("<user>slow-loop:x\n<assistant>") + 1
 
@@ -145,6 +152,24 @@ async def test_those_that_a_leaving_server_ends_are_counted(tmp_path):
     assert (first["finish_reasons"], second["finish_reasons"]) == (["abort"], ["abort"])
     assert first["generated_tokens"] > 0
     assert used_in(tmp_path)[0][0] == 2
+
+
+def test_a_connection_that_is_closed_in_the_middle_of_its_stream_ends_nothing(tmp_path):
+    secret = KeyStore(tmp_path).create(KeyFields(name="k", max_parallel=1)).secret
+    settings = ServerSettings(state_dir=tmp_path)
+    body = {"model": "scripted", "input": "slow-loop:x", "background": True, "stream": True, "max_output_tokens": 40}
+    with real_server(lambda: LocalEngineClient(ScriptedEngine(make_config())), settings) as (url, client):
+        with httpx.stream("POST", f"{url}/v1/responses", json=body, headers=bearer(secret)) as response:
+            assert response.status_code == 200
+            next(response.iter_bytes())
+        assert httpx.post(f"{url}/v1/responses", json=body, headers=bearer(secret)).status_code == 429
+        due = time.monotonic() + 10
+        while client.num_open:
+            assert time.monotonic() < due
+            time.sleep(0.01)
+    by_status = {record["status"]: record for record in records_of_responses(tmp_path)}
+    assert sorted(by_status) == [200, 429]
+    assert (by_status[200]["finish_reasons"], by_status[200]["generated_tokens"]) == (["length"], 40)
 
 
 class Writer:
