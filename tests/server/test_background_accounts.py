@@ -119,6 +119,25 @@ async def test_one_that_is_cancelled_costs_what_it_has_written(tmp_path):
     assert record["prompt_tokens"] + record["generated_tokens"] == used
 
 
+async def test_a_client_that_leaves_before_it_is_answered_has_asked_all_the_same(tmp_path, monkeypatch):
+    async with keyed(tmp_path, {"max_parallel": 1}) as (http, [mine]):
+        runs = http.context.responses.runs
+        start = runs.start
+
+        async def start_and_never_answer(tenant, run):
+            await start(tenant, run)
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(runs, "start", start_and_never_answer)
+        task = asyncio.create_task(respond(http, mine, "slow-say:hi"))
+        await until(lambda: http.engine.running)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await until_free(http, mine)
+    (record,) = records_of_responses(tmp_path)
+    assert (record["status"], record["finish_reasons"], record["generated_tokens"]) == (200, ["stop"], 3)
+
+
 async def test_one_that_fails_is_an_error_of_its_key(tmp_path):
     async with keyed(tmp_path, {"max_parallel": 1, "tokens_per_minute": 1000}) as (http, [mine]):
         assert (await respond(http, mine, "crash")).status_code == 200
