@@ -34,7 +34,8 @@ async def in_process(settings=None, tokenizer=None, *, engine=None, **config):
     transport = httpx.ASGITransport(app=app)
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
-            http.accounts = app.state.context.accounts
+            http.context = app.state.context
+            http.accounts = http.context.accounts
             http.engine_client = client
             http.engine = engine
             yield http

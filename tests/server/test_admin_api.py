@@ -12,10 +12,12 @@ import pytest
 from test_keys import ask, bearer, keyed
 from test_openai_routes import error_of, until
 
+from caudal.server.keys.accounts import Accounts
 from caudal.server.keys.key import KeyFields
 from caudal.server.keys.key_store import KeyStore
 from caudal.server.keys.usage import Usage, UsageLedger, read_usage, used_today
 from caudal.server.keys.usage_export import usage_csv
+from caudal.server.settings import ServerSettings
 
 ADMIN = {"scopes": ("admin",), "name": "admin"}
 
@@ -197,3 +199,18 @@ async def test_limits_that_change_hold_at_once(tmp_path):
         assert [(await ask(http, mine)).status_code for _ in range(2)] == [200, 429]
         http.store.change("key 0", KeyFields(requests_per_minute=3))
         assert [(await ask(http, mine)).status_code for _ in range(3)] == [200, 200, 429]
+
+
+def test_a_server_that_was_started_yesterday_does_not_count_yesterdays_use_today(tmp_path):
+    store = KeyStore(tmp_path)
+    key = store.create(KeyFields(name="k", requests_per_day=2, tokens_per_day=10)).key
+    now = [20_000 * 86_400.0 + 86_390]
+    ledger = UsageLedger(store.path, lambda: now[0])
+    ledger.add(key.id, "m", Usage(requests=2, prompt_tokens=10))
+    ledger.close()
+    for pause_s, refused in ((0, "requests_per_day"), (20, None)):
+        accounts = Accounts(ServerSettings(state_dir=tmp_path), lambda: now[0], lambda: now[0])
+        now[0] += pause_s
+        refusal = accounts.limiter.begin(key)
+        assert (refusal and refusal.limit_name) == refused
+        accounts.close()

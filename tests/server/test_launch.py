@@ -195,5 +195,10 @@ def test_an_empty_key_does_not_open_the_server(keys, tmp_path):
     (tmp_path / "keys").write_text("\n \n")
     with pytest.raises(ConfigError, match="the API key given is empty"):
         read_keys((), tmp_path / "keys")
+    (tmp_path / "keys").write_bytes(b"first\nse\xfcnd\n")
+    with pytest.raises(ConfigError, match=r"not UTF-8 text \(byte 8\); expected a key in each line"):
+        read_keys(keys, tmp_path / "keys")
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        read_keys(keys, tmp_path)
     assert read_keys((), None) == ()
     assert read_keys(("a",), None) == ("a",)

@@ -8,11 +8,12 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from caudal.server.audit import audit_files, audit_log
@@ -227,6 +228,33 @@ def test_a_log_writes_in_order_and_all_of_it_at_the_end(tmp_path):
     assert verify_log(tmp_path).broken is None
 
 
+DAY_S = 86_400.0
+
+
+@settings(deadline=None)
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from([0.0, 30.0, -30.0, DAY_S, -DAY_S]), st.sampled_from([0, 0, 0, 1])), max_size=40
+    )
+)
+@example(steps=[(0.0, 0), (30.0, 0), (-30.0, 0), (30.0, 0)])
+def test_whatever_the_clock_does_each_record_is_written_once_and_in_order(tmp_path_factory, steps):
+    tmp_path = tmp_path_factory.mktemp("log")
+    now = [5 * DAY_S - 10]
+    log = AuditLog(tmp_path, retention_days=180, clock=lambda: now[0])
+    log._thread = object()  # written by hand here
+    for n, (move, num_batches) in enumerate(steps):
+        now[0] += move
+        log.add({"n": n})
+        for _ in range(num_batches):
+            if log._waiting:
+                assert log._write_batch()
+    while log._waiting:
+        assert log._write_batch()
+    assert [event["n"] for event in events_in(tmp_path)] == list(range(len(steps)))
+    assert verify_log(tmp_path).broken is None
+
+
 def test_a_log_keeps_its_days(tmp_path):
     now = [0.0]
     for day in range(5):
@@ -259,3 +287,31 @@ def test_what_cannot_be_written_waits_and_what_is_too_much_is_counted(tmp_path, 
     assert [event["n"] for event in events[:5]] == list(range(5))
     assert (events[5]["event"], events[5]["records"]) == ("lost", 3)
     assert read_head(tmp_path / "gone").seq == 6
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_strict_log_that_is_too_slow_refuses_until_it_has_said_what_it_lost(tmp_path, monkeypatch, strict):
+    monkeypatch.setattr(audit_log, "MAX_WAITING", 5)
+    log = AuditLog(tmp_path, retention_days=180, strict=strict)
+    monkeypatch.setattr(log, "_thread", object())  # written by hand here
+    for n in range(5):
+        assert not log.refuses
+        log.add({"n": n})
+    assert log.refuses is strict  # the next record would be lost
+    log.add({"n": 5})
+    assert log.refuses is strict
+    assert log._write_batch()
+    assert not log.refuses
+    assert [event.get("records") for event in events_in(tmp_path)] == [*[None] * 5, 1]
+
+
+def test_a_loss_is_told_even_if_nothing_else_is_to_be_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(audit_log, "MAX_WAITING_BYTES", 100)
+    log = AuditLog(tmp_path, retention_days=180, strict=True)
+    log.add({"prompts": msgspec.Raw(b'"' + b"x" * 300 + b'"')})
+    due = time.monotonic() + 5
+    while log.refuses:
+        assert time.monotonic() < due
+        time.sleep(0.01)
+    log.close()
+    assert [(event["event"], event["records"]) for event in events_in(tmp_path)] == [("lost", 1)]

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
+import os
+import pwd
 import time
+from datetime import datetime
+from pathlib import Path
 
 import click
 import pytest
@@ -14,7 +19,8 @@ from caudal.cli import main
 from caudal.cli.keys import parse_expiry
 from caudal.cli.state_options import state_settings
 from caudal.errors import ConfigError, InvalidParameter
-from caudal.server.audit.audit_files import append, files_of
+from caudal.server.audit.audit_files import append, files_of, lines_of, verify_log
+from caudal.server.audit.audit_log import AuditLog
 from caudal.server.keys.key import SECRET
 from caudal.server.keys.key_store import KeyStore
 from caudal.server.keys.usage import Usage, UsageLedger
@@ -135,10 +141,104 @@ def test_audit_verify_and_export(caudal, tmp_path):
     assert (status, json.loads(out)["broken"]["line"]) == (1, 2)
 
 
-def test_audit_where_there_is_none(caudal):
-    status, _, err = caudal("audit", "verify")
-    assert status == 2
-    assert err.startswith("caudal: cannot read the audit log in ")
+@pytest.mark.parametrize("verb", ["verify", "export"])
+@pytest.mark.parametrize("what", ["missing", "a folder in place of a day", "forbidden"])
+def test_an_audit_log_that_cannot_be_read_is_one_line(caudal, tmp_path, monkeypatch, verb, what):
+    state = tmp_path / "state"
+
+    def forbid(_path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(state))
+
+    if what != "missing":
+        state.mkdir(mode=0o700)
+        (state / "audit-2026-01-01.jsonl").mkdir()
+    if what == "forbidden":  # as it is for everybody but root, for whom tests may run
+        monkeypatch.setattr(Path, "iterdir", forbid)
+    status, out, err = caudal("audit", verb)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"caudal: cannot read the audit log in {state}: ")
+    assert err.count("\n") == 1
+
+
+def test_an_empty_audit_log_is_exported_as_such(caudal, tmp_path):
+    (tmp_path / "state").mkdir(mode=0o700)
+    assert caudal("audit", "export") == (0, "", "")
+
+
+def changes_in(tmp_path):
+    assert verify_log(tmp_path / "state").broken is None
+    return [json.loads(line) for _, _, line in lines_of(files_of(tmp_path / "state"))]
+
+
+def test_every_change_of_a_key_is_in_the_audit_log(caudal, tmp_path):
+    _, out, _ = caudal("keys", "create", "Anna", "--rpm", "5", "--scope", "admin", "--json")
+    key = json.loads(out)["key"]
+    secrets = [json.loads(out)["secret"]]
+    caudal("keys", "set", "Anna", "--rpm", "none", "--name", f"was {secrets[0]}")
+    caudal("keys", "set", key["id"])  # nothing
+    secrets.append(caudal("keys", "rotate", key["id"])[1].strip())
+    caudal("keys", "revoke", key["id"])
+    for arguments in (["list"], ["show", key["id"]], ["usage"], ["export"], ["set", "nobody", "--rpm", "1"]):
+        caudal("keys", *arguments)
+    changes = changes_in(tmp_path)
+    assert [change["change"] for change in changes] == ["create", "set", "rotate", "revoke"]
+    assert {(change["event"], change["key_id"]) for change in changes} == {("key_change", key["id"])}
+    assert {(change["uid"], change["user"]) for change in changes} == {(os.getuid(), pwd.getpwuid(os.getuid()).pw_name)}
+    assert [change["fields"] for change in changes] == [
+        {"name": "Anna", "scopes": ["admin"], "requests_per_minute": 5},
+        {"name": "was ck-[removed]", "requests_per_minute": None},
+        {},
+        {},
+    ]
+    assert all(abs(time.time() - datetime.fromisoformat(change["time"]).timestamp()) < 60 for change in changes)
+    written = b"".join(path.read_bytes() for path in files_of(tmp_path / "state"))
+    assert not [secret for secret in secrets if secret.encode() in written]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["create", "Ben"], ["set", "Anna", "--rpm", "3"], ["rotate", "Anna"], ["revoke", "Anna"]]
+)
+def test_a_change_holds_and_says_so_if_the_audit_log_cannot_be_written(caudal, tmp_path, monkeypatch, arguments):
+    caudal("keys", "create", "Anna")
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("caudal.server.audit.key_changes.append", full)
+    status, out, err = caudal("keys", *arguments)
+    assert status == 0
+    assert out
+    assert "not in the audit log" in err
+    assert "No space left on device" in err
+    assert len(changes_in(tmp_path)) == 1
+    key = KeyStore(tmp_path / "state").find(arguments[1])
+    assert arguments[0] != "revoke" or key.revoked_at is not None
+    assert arguments[0] != "set" or key.requests_per_minute == 3
+
+
+def test_the_command_line_and_a_server_write_one_chain(caudal, tmp_path):
+    caudal("keys", "create", "Anna")
+    log = AuditLog(tmp_path / "state", retention_days=180)
+    for n in range(20):
+        for i in range(20):
+            log.add({"event": "request", "n": n * 20 + i})
+        caudal("keys", "set", "Anna", "--rpm", str(n + 1))
+    log.close()
+    events = changes_in(tmp_path)
+    assert [event["n"] for event in events if event["event"] == "request"] == list(range(400))
+    limits = [event["fields"].get("requests_per_minute") for event in events if event["event"] == "key_change"]
+    assert limits == [None, *range(1, 21)]
+
+
+def test_what_root_writes_belongs_to_the_owner_of_the_directory(caudal, tmp_path, monkeypatch):
+    given = set()
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "fchown", lambda file, *owner: given.add((Path(f"/proc/self/fd/{file}").readlink(), owner)))
+    caudal("keys", "create", "Anna")
+    state = tmp_path / "state"
+    owner = (state.stat().st_uid, state.stat().st_gid)
+    names = {"audit.lock", "audit-head.json.new", *(path.name for path in files_of(state))}
+    assert given == {(state / name, owner) for name in names}
 
 
 def values(**changes):

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from test_rate_window import Clock
 
 from caudal.server.keys.key import Key
-from caudal.server.keys.limiter import Limiter, Refusal, duration
+from caudal.server.keys.limiter import DayUse, Limiter, Refusal, duration
 from caudal.server.keys.meter import RequestMeter
 from caudal.server.problems import HTTPProblem
 
 
 def limiter(**today):
     clock = Clock(20_000 * 86_400.0)
-    made = Limiter(clock, clock, today)
+    made = Limiter(clock, clock, DayUse(clock.now, today))
     made.clock = clock
     return made
 
@@ -62,6 +62,18 @@ def test_the_day_goes_on_after_a_restart():
     assert limits.reserve(mine, 10, 10, least=1, is_open=False).max_tokens == 10
 
 
+@pytest.mark.parametrize("days", [1, 2])
+@pytest.mark.parametrize("seen_before", [False, True])
+def test_what_was_used_on_another_day_does_not_count(days, seen_before):
+    limits, mine = limiter(abcdefgh=(5, 100)), key(requests_per_day=6, tokens_per_day=120)
+    if seen_before:
+        assert limits.used(mine)["requests_per_day"] == 5
+    limits.clock.now += days * 86_400.0
+    assert limits.used(mine)["requests_per_day"] == limits.used(mine)["tokens_per_day"] == 0
+    assert [limits.begin(mine) for _ in range(6)] == [None] * 6
+    assert limits.reserve(mine, 100, 20, least=1, is_open=False).max_tokens == 20
+
+
 def test_another_key_has_its_own():
     limits = limiter()
     assert limits.begin(key(requests_per_minute=1)) is None
@@ -93,19 +105,47 @@ def test_an_open_ended_answer_takes_half_of_what_is_left():
     assert limits.reserve(mine, 100, 20, least=1, is_open=True).max_tokens == 20
 
 
-def test_a_prompt_without_an_answer_counts():
+def read(limits, mine, lengths):
+    meter = RequestMeter(mine, limits, keeps_text=False)
+    return meter, meter.begin_reading(lengths, list, "input")
+
+
+@pytest.mark.parametrize(
+    ("ends", "num_read"),
+    [
+        (["stop", "stop", "stop"], 60),
+        (["stop", "abort", "abort"], 10),
+        (["stop", None, None], 10),
+        ([None, None, None], 0),
+        (["stop", "stop", "error"], 0),
+        (["error", "stop", None], 0),
+    ],
+)
+def test_of_texts_without_an_answer_only_those_that_were_read_cost(ends, num_read):
     limits, mine = limiter(), key(tokens_per_minute=100)
-    for refused in (False, True):
-        meter = RequestMeter(mine, limits, keeps_text=False)
-        if refused:
-            with pytest.raises(HTTPProblem) as raised:
-                meter.count_prompt(41)
-            assert raised.value.problem.status == 429
-        else:
-            meter.count_prompt(60)
-        meter.close()
-        assert meter.usage(200).prompt_tokens == 60 * (not refused)
-        assert limits.used(mine)["tokens_per_minute"] == 60
+    meter, texts = read(limits, mine, [10, 20, 30])
+    assert limits.used(mine)["tokens_per_minute"] == 60
+    for text, reason in zip(texts, ends, strict=True):
+        if reason is not None:
+            text.end(reason)
+            text.end("error")  # ends are told more than once; the first counts
+    meter.close()
+    meter.close()
+    assert meter.finish_reasons == [reason or "abort" for reason in ends]
+    assert meter.usage(200).prompt_tokens == num_read
+    assert limits.used(mine)["tokens_per_minute"] == num_read
+
+
+def test_texts_fit_all_or_not_at_all():
+    limits, mine = limiter(), key(tokens_per_minute=100)
+    read(limits, mine, [60])
+    for lengths, status in (([20, 21], 429), ([50, 51], 400)):
+        with pytest.raises(HTTPProblem) as raised:
+            read(limits, mine, lengths)
+        assert raised.value.problem.status == status
+    assert limits.used(mine)["tokens_per_minute"] == 60
+    read(limits, mine, [20, 20])
+    assert limits.used(mine)["tokens_per_minute"] == 100
 
 
 @settings(deadline=None)

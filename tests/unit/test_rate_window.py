@@ -7,7 +7,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from caudal.server.keys.rate_window import DAY_S, DayWindow, SlidingWindow
+from caudal.server.keys.rate_window import DAY_S, DayWindow, SlidingWindow, Slot
 
 LENGTH_S = 60.0
 events = st.lists(
@@ -83,7 +83,7 @@ def test_what_is_settled_after_it_no_longer_counts_changes_nothing():
 
 def test_a_day_ends_at_midnight_utc():
     clock = Clock(20_000 * DAY_S + 10)
-    window = DayWindow(clock, used=4)
+    window = DayWindow(clock, Slot(20_001 * DAY_S, 4))
     grant = window.add(5)
     assert window.wait_s(2, 10) == DAY_S - 10
     assert window.wait_s(1, 10) == 0

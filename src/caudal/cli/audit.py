@@ -32,8 +32,7 @@ def verify(*, state_dir: Path | None, as_json: bool) -> int:
     try:
         verdict = verify_log(directory)
     except OSError as error:
-        message = f"cannot read the audit log in {directory}: {error.strerror or error}"
-        raise ConfigError(message) from error
+        raise _unreadable(directory, error) from error
     broken = verdict.broken
     if as_json:
         click.echo(json.dumps(msgspec.to_builtins(verdict), indent=2))
@@ -51,6 +50,17 @@ def verify(*, state_dir: Path | None, as_json: bool) -> int:
 @state_dir_option
 def export(*, first: str, last: str, state_dir: Path | None) -> None:
     """Write the records of some days as JSON lines, as they are in the log."""
-    chosen = [path for path in files_of(chosen_state_dir(state_dir)) if first <= path.name[6:16] <= last]
-    for _, _, line in lines_of(chosen):
-        click.echo(line)
+    directory = chosen_state_dir(state_dir)
+    try:
+        chosen = [path for path in files_of(directory) if first <= path.name[6:16] <= last]
+        for _, _, line in lines_of(chosen):
+            click.echo(line)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _unreadable(directory, error) from error
+
+
+def _unreadable(directory: Path, error: OSError) -> ConfigError:
+    where = f" ({error.filename})" if error.filename else ""
+    return ConfigError(f"cannot read the audit log in {directory}: {error.strerror or error}{where}")

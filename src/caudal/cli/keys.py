@@ -1,6 +1,7 @@
 """`caudal keys …`: make, list, change, rotate and revoke API keys, and show what they used.
 
-Works on the state directory itself; a server that runs on it sees every change with its next request.
+Works on the state directory itself; a server that runs on it sees every change with its next request. Changes are
+written into the audit log.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from caudal.cli.main import complain
 from caudal.cli.options import chain, json_option
 from caudal.cli.state_options import chosen_state_dir, state_dir_option
 from caudal.errors import InvalidParameter
+from caudal.server.audit.key_changes import write_key_change
 from caudal.server.keys.key import LIMITS, SCOPES, Key, KeyFields
 from caudal.server.keys.key_store import CreatedKey, KeyStore
 from caudal.server.keys.usage import COUNTS, UsageRow, read_usage
@@ -106,7 +109,10 @@ def command() -> None:
 @json_option
 def create(*, name: str, state_dir: Path | None, as_json: bool, **values: Any) -> None:
     """Make a key and print its secret, which cannot be shown again."""
-    _show_created(_store(state_dir).create(key_fields({"name": name, **values})), as_json=as_json)
+    fields = key_fields({"name": name, **values})
+    created = _store(state_dir).create(fields)
+    _write_down(state_dir, "create", created.key, fields)
+    _show_created(created, as_json=as_json)
 
 
 @command.command("list")
@@ -141,7 +147,11 @@ def show(*, key: str, state_dir: Path | None, as_json: bool) -> None:
 @json_option
 def set_(*, key: str, state_dir: Path | None, as_json: bool, **values: Any) -> None:
     """Change what is named; the rest stays as it is."""
-    _show_key(_store(state_dir).change(key, key_fields(values)), as_json=as_json)
+    fields = key_fields(values)
+    changed = _store(state_dir).change(key, fields)
+    if fields.chosen():
+        _write_down(state_dir, "set", changed, fields)
+    _show_key(changed, as_json=as_json)
 
 
 @command.command()
@@ -150,7 +160,9 @@ def set_(*, key: str, state_dir: Path | None, as_json: bool, **values: Any) -> N
 @json_option
 def rotate(*, key: str, state_dir: Path | None, as_json: bool) -> None:
     """Give a key a new secret; the old one ends at once."""
-    _show_created(_store(state_dir).rotate(key), as_json=as_json)
+    rotated = _store(state_dir).rotate(key)
+    _write_down(state_dir, "rotate", rotated.key)
+    _show_created(rotated, as_json=as_json)
 
 
 @command.command()
@@ -159,7 +171,9 @@ def rotate(*, key: str, state_dir: Path | None, as_json: bool) -> None:
 @json_option
 def revoke(*, key: str, state_dir: Path | None, as_json: bool) -> None:
     """End a key for ever; what it used stays on record."""
-    _show_key(_store(state_dir).revoke(key), as_json=as_json)
+    revoked = _store(state_dir).revoke(key)
+    _write_down(state_dir, "revoke", revoked)
+    _show_key(revoked, as_json=as_json)
 
 
 @command.command()
@@ -192,6 +206,16 @@ def export(*, first: str, last: str, state_dir: Path | None, as_json: bool) -> N
 
 def _store(state_dir: Path | None) -> KeyStore:
     return KeyStore(chosen_state_dir(state_dir))
+
+
+def _write_down(state_dir: Path | None, change: str, key: Key, fields: KeyFields | None = None) -> None:
+    """Put a change that holds into the audit log; it holds too if that fails: a key must be revocable even then."""
+    directory = chosen_state_dir(state_dir)
+    try:
+        write_key_change(directory, change, key, fields)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        complain(f"the change of the key {key.id} holds, but it is not in the audit log in {directory}: {reason}")
 
 
 def _rows(store: KeyStore, key: str | None, first: str, last: str) -> list[UsageRow]:

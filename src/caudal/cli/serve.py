@@ -99,14 +99,25 @@ def read_keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:
     """Join the keys of the command line and of a file; empty lines do not count.
 
     Raises:
-        ConfigError: keys were announced, and there is none: an unset variable must not open the server.
+        ConfigError: the file cannot be read as text, or keys were announced, and there is none: an unset variable must
+            not open the server.
     """
-    lines = file.read_text(encoding="utf-8").splitlines() if file is not None else []
+    lines = _lines_of(file) if file is not None else []
     keys = tuple(key.strip() for key in (*given, *lines) if key.strip())
     if not keys and (given or file is not None):
         message = "the API key given is empty; set it, or leave --api-key and --api-key-file out"
         raise ConfigError(message)
     return keys
+
+
+def _lines_of(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        message = f"--api-key-file {file} is not UTF-8 text (byte {error.start}); expected a key in each line"
+    except OSError as error:
+        message = f"--api-key-file {file} cannot be read: {error.strerror or error}"
+    raise ConfigError(message)
 
 
 def named_models(

@@ -12,11 +12,10 @@ looked up by their hashes.
 
 from __future__ import annotations
 
-import secrets
-import time
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 
 from caudal.server.browser_guard import BrowserGuard
 from caudal.server.keys.accounts import ANONYMOUS
@@ -24,14 +23,16 @@ from caudal.server.keys.key import ADMIN, INFERENCE, MODELS_WRITE
 from caudal.server.keys.quota_problem import quota_problem
 from caudal.server.problems import HTTPProblem, error_response
 from caudal.server.scopes import OWN, scope_of
+from caudal.server.visit import Visit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from caudal.server.keys.accounts import Accounts
     from caudal.server.keys.key import Key
+    from caudal.server.keys.meter import RequestMeter
     from caudal.server.problems import ErrorShape
     from caudal.server.settings import ServerSettings
 
@@ -68,30 +69,38 @@ class KeyGate:
         if scope["path"] in OPEN_PATHS or scope["method"] == "OPTIONS":
             await app(scope, receive, send)
             return
-        visit = _Visit(scope, scope_of(scope["method"], scope["path"]))
+        visit = Visit(scope, scope_of(scope["method"], scope["path"]))
         key, problem = self._admit(scope, visit)
         meter = accounts.meter(key)
         asks = scope["method"] == "POST" and visit.needs == INFERENCE
         counts = asks and problem is None and key is not ANONYMOUS
+        visit.at_end(partial(self._account, visit, meter, counts=counts))
         if counts:
             refusal = accounts.limiter.begin(key)
-            problem = None if refusal is None else quota_problem(key, refusal)
+            if refusal is None:
+                visit.at_end(partial(accounts.limiter.end, key))
+            else:
+                problem = quota_problem(key, refusal)
+        send = visit.sender(send, partial(accounts.limiter.headers, key))
         try:
             if problem is not None:
-                await self._refuse(problem, scope, receive, visit.sender(send, self._rate_limits(key)))
+                await self._refuse(problem, scope, receive, send)
                 return
-            passed = {**scope, "caudal.tenant": key.id, "caudal.key": key, "caudal.meter": meter}
-            await app(passed, receive, visit.sender(send, self._rate_limits(key)))
+            known = {"caudal.tenant": key.id, "caudal.key": key, "caudal.meter": meter, "caudal.visit": visit}
+            await app({**scope, **known}, receive, send)
         finally:
-            meter.close()
-            if counts:
-                if problem is None:
-                    accounts.limiter.end(key)
-                accounts.count(meter, visit.status)
-            if visit.needs in _WRITTEN_DOWN or visit.status in (401, 403):
-                accounts.write_down(visit.record(), meter)
+            visit.end()
 
-    def _admit(self, scope: Scope, visit: _Visit) -> tuple[Key, HTTPProblem | None]:
+    def _account(self, visit: Visit, meter: RequestMeter, *, counts: bool) -> None:
+        """Settle what a request used, count it and write it down."""
+        accounts = self._accounts
+        meter.close()
+        if counts:
+            accounts.count(meter, visit.status)
+        if visit.needs in _WRITTEN_DOWN or visit.status in (401, 403):
+            accounts.write_down(visit.record(), meter)
+
+    def _admit(self, scope: Scope, visit: Visit) -> tuple[Key, HTTPProblem | None]:
         """Return who asks, and why not if they may not."""
         accounts = self._accounts
         key: Key = ANONYMOUS
@@ -116,9 +125,6 @@ class KeyGate:
             return key, HTTPProblem(503, message, code="audit_unavailable", headers={"retry-after": "5"})
         return key, None
 
-    def _rate_limits(self, key: Key) -> Callable[[], dict[str, str]]:
-        return lambda: self._accounts.limiter.headers(key)
-
     async def _refuse(self, problem: HTTPProblem, scope: Scope, receive: Receive, send: Send) -> None:
         shape = self._shape_of(scope["method"], scope["path"])
         await error_response(problem, shape)(scope, receive, send)
@@ -135,41 +141,3 @@ def _given(headers: Headers) -> list[str]:
 
 def _unauthorized(message: str) -> HTTPProblem:
     return HTTPProblem(401, message, code="invalid_api_key", headers={"www-authenticate": "Bearer"})
-
-
-class _Visit:
-    """What is known of a request from outside: for the audit log."""
-
-    def __init__(self, scope: Scope, needs: str) -> None:
-        self.needs = needs
-        self.status = 499  # nothing was answered: the client had gone
-        self._scope = scope
-        self._begun_s = time.monotonic()
-        self._made_id = "caudal.request_id" not in scope
-        self._id = scope.setdefault("caudal.request_id", f"req-{secrets.token_hex(12)}")
-
-    def sender(self, send: Send, rate_limits: Callable[[], dict[str, str]]) -> Send:
-        """Return a send that notes the status, and adds the headers of the limits."""
-
-        async def noting(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self.status = message["status"]
-                headers = MutableHeaders(scope=message)
-                if self._made_id:
-                    headers.setdefault("x-request-id", self._id)
-                headers.update(rate_limits())
-            await send(message)
-
-        return noting
-
-    def record(self) -> dict[str, Any]:
-        """Return what the audit log has of it."""
-        client = self._scope.get("client")
-        return {
-            "request_id": self._id,
-            "method": self._scope["method"],
-            "route": self._scope["path"][:200],
-            "status": self.status,
-            "duration_s": round(time.monotonic() - self._begun_s, 4),
-            "client": client[0] if client else "",
-        }

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from caudal.server.keys.meter import RequestMeter
     from caudal.server.loaded_model import LoadedModel
     from caudal.server.settings import ServedModel, ServerSettings
+    from caudal.server.visit import Visit
 
     Handler = Callable[["Call"], Awaitable[Response]]
 
@@ -145,6 +146,18 @@ class Call:
                 message = f"the model {found.name!r} is not loaded; load it with POST /models/load, or ask it something"
                 raise HTTPProblem(400, message, code="model_not_loaded", parameter="model")
         return await self.model(name)
+
+    def outlive(self) -> AsyncExitStack:
+        """Hand over what the request holds to work that goes on after its response, and that lets go of it at its end.
+
+        That is the models that it got, and what is done when a request has ended: its tokens are settled, its place
+        among its key's parallel requests is free, its use is counted and written down.
+        """
+        held = self._leases.pop_all()
+        visit: Visit | None = self.request.scope.get("caudal.visit")
+        if visit is not None:
+            held.enter_context(visit.detach())
+        return held
 
     @property
     def restricts_models(self) -> bool:

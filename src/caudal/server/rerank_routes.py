@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from caudal.errors import InvalidParameter
 from caudal.server.generation_response import GenerationResponse
-from caudal.server.vector_reader import new_reading
+from caudal.server.vector_reader import new_readings
 from caudal.server.whole_answer import WholeAnswerWriter
 
 if TYPE_CHECKING:
@@ -87,7 +87,14 @@ async def rerank(call: Call) -> Response:
         lambda: [model.tokenizer.encode_pair(body.query, document) for document in documents], call.num_bytes
     )
     id_ = f"rerank-{secrets.token_hex(16)}"
-    answers = [new_reading(f"{id_}-{i}", ids, call, model, "documents") for i, ids in enumerate(pairs)]
+    answers = new_readings(
+        id_,
+        pairs,
+        lambda: [{"query": body.query, "documents": documents}],
+        call=call,
+        model=model,
+        parameter="documents",
+    )
     num_tokens = sum(map(len, pairs))
 
     def write(pieces: Sequence[Piece]) -> bytes:

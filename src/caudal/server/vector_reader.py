@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from caudal.errors import InvalidParameter
 from caudal.messages import AddRequest
@@ -14,9 +15,10 @@ from caudal.server.answers import Answer
 from caudal.server.openai.sampling_fields import check_token_ids
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from caudal.messages import Update
+    from caudal.server.answers import AnswerWatcher
     from caudal.server.call import Call
     from caudal.server.loaded_model import LoadedModel
 
@@ -30,27 +32,53 @@ class VectorReader:
         return Piece(embedding=update.embedding, finish_reason="stop")
 
 
-def new_reading(request_id: str, token_ids: list[int], call: Call, model: LoadedModel, parameter: str) -> Answer:
-    """Return a request for the vector or the scores of a text, which is not begun yet.
+def new_readings(
+    request_id: str,
+    tokens: Sequence[list[int]],
+    shown: Callable[[], Sequence[Any]],
+    *,
+    call: Call,
+    model: LoadedModel,
+    parameter: str,
+) -> list[Answer]:
+    """Return requests for the vectors or the scores of texts, which are not begun yet.
+
+    Args:
+        request_id: unique in the engine, when a number is added for each text.
+        tokens: the token ids of each text.
+        shown: returns what a full audit log has of them.
+        call: whose request it is.
+        model: who reads.
+        parameter: the field that the texts come from.
 
     Raises:
-        InvalidParameter: the text has no tokens.
-        PromptTooLong: it is longer than the model reads.
+        InvalidParameter: a text has no tokens.
+        PromptTooLong: one is longer than the model reads.
+        HTTPProblem: the key has not enough tokens left for all of them.
     """
-    if not token_ids:
-        message = f"a text of {parameter} has no tokens; expected at least one"
-        raise InvalidParameter(message, parameter=parameter)
-    model.check_reads(len(token_ids), parameter)
+    for token_ids in tokens:
+        if not token_ids:
+            message = f"a text of {parameter} has no tokens; expected at least one"
+            raise InvalidParameter(message, parameter=parameter)
+        model.check_reads(len(token_ids), parameter)
+    watchers: list[tuple[AnswerWatcher, ...]] = [() for _ in tokens]
     if call.meter is not None:
-        call.meter.count_prompt(len(token_ids))
-    request = AddRequest(
-        request_id=request_id,
-        prompt_token_ids=token_ids,
-        params=SamplingParams(max_tokens=1),
-        tenant=call.tenant,
-        priority=call.priority(None),
-    )
-    return Answer(request, VectorReader(), model.metrics.timer(len(token_ids)))
+        watchers = [(meter,) for meter in call.meter.begin_reading([*map(len, tokens)], shown, parameter)]
+    return [
+        Answer(
+            AddRequest(
+                request_id=f"{request_id}-{i}",
+                prompt_token_ids=token_ids,
+                params=SamplingParams(max_tokens=1),
+                tenant=call.tenant,
+                priority=call.priority(None),
+            ),
+            VectorReader(),
+            model.metrics.timer(len(token_ids), call.tenant),
+            watchers[i],
+        )
+        for i, token_ids in enumerate(tokens)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +104,7 @@ async def readings_of(
     Raises:
         InvalidParameter: the model writes text, or a text cannot be read.
         PromptTooLong: a text is longer than the model reads.
+        HTTPProblem: the key has not enough tokens left for all of them.
     """
     model.require("embed")
     tokens = await model.tokenize(
@@ -87,6 +116,11 @@ async def readings_of(
     )
     for token_ids in tokens:
         check_token_ids(token_ids, model.tokenizer, parameter)
-    id_ = f"embd-{secrets.token_hex(16)}"
-    answers = [new_reading(f"{id_}-{i}", ids, call, model, parameter) for i, ids in enumerate(tokens)]
+    request_id = f"embd-{secrets.token_hex(16)}"
+    decode = partial(model.tokenizer.decode, skip_special_tokens=False)
+
+    def shown() -> list[str]:
+        return [text if isinstance(text, str) else decode(text) for text in texts]
+
+    answers = new_readings(request_id, tokens, shown, call=call, model=model, parameter=parameter)
     return Readings(answers, sum(map(len, tokens)))

@@ -26,8 +26,8 @@ FILE_NAME = re.compile(r"audit-(\d{4}-\d\d-\d\d)\.jsonl")
 
 
 def files_of(state_dir: Path) -> list[Path]:
-    """Return the log's files, oldest first."""
-    return sorted(path for path in state_dir.glob("audit-*.jsonl") if FILE_NAME.fullmatch(path.name))
+    """Return the log's files, oldest first. Raises OSError if the directory cannot be read."""
+    return sorted(path for path in state_dir.iterdir() if FILE_NAME.fullmatch(path.name))
 
 
 def lines_of(files: list[Path]) -> Iterator[tuple[str, int, bytes]]:
@@ -55,7 +55,7 @@ def verify_log(state_dir: Path) -> Verdict:
 @contextmanager
 def locked(state_dir: Path) -> Iterator[None]:
     """Keep other writers out."""
-    lock = os.open(state_dir / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = _open(state_dir, LOCK, os.O_RDWR)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -79,7 +79,7 @@ def append(state_dir: Path, day: str, records: list[dict[str, Any]], *, durable:
         head, repairs = _where_it_ends(state_dir)
         # A clock that went back must not put a line into an older file than the last one.
         name = max(f"audit-{day}.jsonl", head.file)
-        file = os.open(state_dir / name, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        file = _open(state_dir, name, os.O_WRONLY | os.O_APPEND)
         try:
             size = os.fstat(file).st_size
             text = bytearray()
@@ -106,6 +106,19 @@ def remove_older(state_dir: Path, first_day: str) -> list[str]:
     return [path.name for path in old]
 
 
+def _open(state_dir: Path, name: str, flags: int) -> int:
+    """Open a file of the log, which only the directory's owner may read, or make it.
+
+    What root makes is given to that owner, whose server must be able to go on with it: SQLite does the same with the
+    files that it makes beside a database.
+    """
+    file = os.open(state_dir / name, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    if os.geteuid() == 0:
+        owner = state_dir.stat()
+        os.fchown(file, owner.st_uid, owner.st_gid)
+    return file
+
+
 def _write_all(file: int, text: bytes) -> None:
     written = 0
     while written < len(text):
@@ -114,7 +127,7 @@ def _write_all(file: int, text: bytes) -> None:
 
 def _keep_head(state_dir: Path, head: Head) -> None:
     new = state_dir / f"{HEAD}.new"
-    file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    file = _open(state_dir, new.name, os.O_WRONLY | os.O_TRUNC)
     try:
         os.write(file, msgspec.json.encode(head))
     finally:

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -59,8 +59,8 @@ class AuditLog:
 
     @property
     def refuses(self) -> bool:
-        """Whether requests must wait: the log is strict and cannot be written."""
-        return self._strict and self._failing
+        """Whether requests must wait: the log is strict, and cannot be written, or not as fast as they come."""
+        return self._strict and (self._failing or self._num_lost > 0 or len(self._waiting) >= MAX_WAITING)
 
     def add(self, record: dict[str, Any]) -> None:
         """Take a record; its `time` is set here. Long values come encoded, as msgspec.Raw."""
@@ -68,9 +68,9 @@ class AuditLog:
         with self._lock:
             if len(self._waiting) >= MAX_WAITING or self._waiting_bytes + num_bytes > MAX_WAITING_BYTES:
                 self._num_lost += 1
-                return
-            self._waiting_bytes += num_bytes
-            self._waiting.append(({"time": _iso(self._clock()), **record}, num_bytes))
+            else:
+                self._waiting_bytes += num_bytes
+                self._waiting.append(({"time": iso_time(self._clock()), **record}, num_bytes))
         if self._thread is None:
             self._thread = threading.Thread(target=self._write_on, name="audit", daemon=True)
             self._thread.start()
@@ -82,25 +82,31 @@ class AuditLog:
         self._news.set()
         if self._thread is not None:
             self._thread.join()
-        while self._waiting and self._write_batch():
+        while self._has_news and self._write_batch():
             pass
+
+    @property
+    def _has_news(self) -> bool:
+        return bool(self._waiting or self._num_lost)
 
     def _write_on(self) -> None:
         while not self._leaving.is_set():
             self._news.wait()
             self._news.clear()
-            while self._waiting and not self._leaving.is_set():
+            while self._has_news and not self._leaving.is_set():
                 if not self._write_batch():
                     self._leaving.wait(RETRY_S)
 
     def _write_batch(self) -> bool:
         """Write what waits, oldest first; return whether that went well."""
         with self._lock:
-            batch = [record for record, _ in islice(self._waiting, MAX_BATCH)]
-        day = batch[0]["time"][:10]
-        batch = [record for record in batch if record["time"][:10] == day]
-        num_lost = self._num_lost
-        lost = [{"time": _iso(self._clock()), "event": "lost", "records": num_lost}] if num_lost else []
+            waiting = [record for record, _ in islice(self._waiting, MAX_BATCH)]
+            num_lost = self._num_lost
+        now = iso_time(self._clock())
+        day = (waiting[0]["time"] if waiting else now)[:10]
+        # Up to the first record of another day, and no further: the clock may go back over midnight and return.
+        batch = list(takewhile(lambda record: record["time"].startswith(day), waiting))
+        lost = [{"time": now, "event": "lost", "records": num_lost}] if num_lost else []
         try:
             append(self._state_dir, day, [*batch, *lost], durable=self._strict)
         except OSError as error:
@@ -122,7 +128,7 @@ class AuditLog:
         if day == self._swept:
             return
         self._swept = day
-        first_day = _iso(self._clock() - self._retention_days * DAY_S)[:10]
+        first_day = iso_time(self._clock() - self._retention_days * DAY_S)[:10]
         try:
             removed = remove_older(self._state_dir, first_day)
         except OSError as error:
@@ -132,7 +138,7 @@ class AuditLog:
             self.add({"event": "retention", "removed": removed})
 
 
-def _iso(unix_s: float) -> str:
+def iso_time(unix_s: float) -> str:
     """Return a time as 2026-11-30T20:45:11.123Z."""
     whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(unix_s))
     return f"{whole}.{int(unix_s % 1 * 1000):03d}Z"

@@ -7,13 +7,20 @@ import hmac
 import time
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from caudal.server.audit.audit_log import AuditLog
-from caudal.server.keys.key import INFERENCE, METRICS, MODELS_READ, MODELS_WRITE, REMOVED, SECRET, Key
+from caudal.server.keys.key import (
+    INFERENCE,
+    METRICS,
+    MODELS_READ,
+    MODELS_WRITE,
+    REMOVED,
+    SECRET,
+    Key,
+    without_secrets,
+)
 from caudal.server.keys.key_ring import KeyRing
 from caudal.server.keys.key_store import KeyStore
-from caudal.server.keys.limiter import Limiter
+from caudal.server.keys.limiter import DayUse, Limiter
 from caudal.server.keys.meter import RequestMeter
 from caudal.server.keys.rate_window import SlidingWindow
 from caudal.server.keys.usage import UsageLedger, day_of, used_today
@@ -59,7 +66,7 @@ class Accounts:
         self._ring: KeyRing | None = None
         self._ledger: UsageLedger | None = None
         self._audit: AuditLog | None = None
-        today: dict[str, tuple[int, int]] = {}
+        before: DayUse | None = None
         if settings.state_dir is not None:
             self.store = KeyStore(settings.state_dir, wall)
             self._ring = KeyRing(self.store.path)
@@ -70,9 +77,10 @@ class Accounts:
                 strict=settings.audit_strict,
                 clock=wall,
             )
+            now = wall()
             with self.store.transaction() as db:
-                today = used_today(db, day_of(wall()))
-        self.limiter = Limiter(monotonic, wall, today)
+                before = DayUse(now, used_today(db, day_of(now)))
+        self.limiter = Limiter(monotonic, wall, before)
 
     def now(self) -> float:
         """Return the Unix time in seconds."""
@@ -148,7 +156,7 @@ class Accounts:
             "finish_reasons": meter.finish_reasons,
         }
         if mode == "full":
-            record |= {"prompts": _kept(meter.prompts), "answers": _kept(meter.texts)}
+            record |= {"prompts": without_secrets(meter.prompts), "answers": without_secrets(meter.texts)}
         self._audit.add(record)
 
     def close(self) -> None:
@@ -159,11 +167,3 @@ class Accounts:
             self._audit.close()
         if self._ring is not None:
             self._ring.close()
-
-
-def _kept(texts: list[Any]) -> msgspec.Raw:
-    """Return texts as JSON, with whatever looks like a key taken out."""
-    try:
-        return msgspec.Raw(SECRET.sub(REMOVED, msgspec.json.encode(texts).decode()).encode())
-    except RecursionError:
-        return msgspec.Raw(b'["nested too deeply to be written down"]')

@@ -25,8 +25,8 @@ INFERENCE, MODELS_READ, MODELS_WRITE, METRICS, ADMIN = "inference", "models:read
 SCOPES = (INFERENCE, MODELS_READ, MODELS_WRITE, METRICS, ADMIN)
 LIMITS = ("requests_per_minute", "tokens_per_minute", "requests_per_day", "tokens_per_day", "max_parallel")
 SECRET = re.compile(r"ck-[a-z0-9]{8}-[A-Za-z0-9_-]{43}")
-REMOVED = "ck-[removed]"
 """What a secret looks like, to keep it out of what is written down."""
+REMOVED = "ck-[removed]"
 
 _ID_LETTERS = string.ascii_lowercase + string.digits
 _MAX_NAME_CHARS = 100
@@ -155,6 +155,14 @@ def _check_text(parameter: str, text: str, *, empty: bool) -> None:
     if len(text) > _MAX_NAME_CHARS or not text.isprintable() or not (text.strip() or empty):
         message = f"{parameter} is {text[:120]!r}; expected 1 to {_MAX_NAME_CHARS} printable characters"
         raise InvalidParameter(message, parameter=parameter)
+
+
+def without_secrets(document: object) -> msgspec.Raw:
+    """Return a document as JSON, with whatever looks like a secret taken out."""
+    try:
+        return msgspec.Raw(SECRET.sub(REMOVED, msgspec.json.encode(document).decode()).encode())
+    except RecursionError:
+        return msgspec.Raw(b'["nested too deeply to be written down"]')
 
 
 def new_id() -> str:

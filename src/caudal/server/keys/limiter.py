@@ -14,10 +14,10 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from caudal.server.keys.rate_window import DayWindow, SlidingWindow
+from caudal.server.keys.rate_window import DayWindow, SlidingWindow, Slot, next_midnight
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from caudal.server.keys.key import Key
     from caudal.server.keys.rate_window import Grant, RateWindow
@@ -63,17 +63,35 @@ class TokenGrant:
             window.settle(grant, num_tokens)
 
 
+@dataclass(frozen=True, slots=True)
+class DayUse:
+    """What counts already on one day, of a server that ran before.
+
+    Attributes:
+        unix_s: a time of that day.
+        by_key: requests and tokens, for key ids.
+    """
+
+    unix_s: float
+    by_key: Mapping[str, tuple[int, int]]
+
+    def of(self, key_id: str) -> tuple[Slot, Slot]:
+        """Return a key's requests and tokens, which count until that day ends."""
+        expires_s = next_midnight(self.unix_s)
+        num_requests, num_tokens = self.by_key.get(key_id, (0, 0))
+        return Slot(expires_s, num_requests), Slot(expires_s, num_tokens)
+
+
 class _Counts:
     """What counts for one key."""
 
-    def __init__(self, monotonic: Callable[[], float], wall: Callable[[], float], today: tuple[int, int]) -> None:
-        num_requests, num_tokens = today
+    def __init__(self, monotonic: Callable[[], float], wall: Callable[[], float], requests: Slot, tokens: Slot) -> None:
         self.num_parallel = 0
         self.windows: dict[str, RateWindow] = {
             "requests_per_minute": SlidingWindow(MINUTE_S, monotonic),
-            "requests_per_day": DayWindow(wall, num_requests),
+            "requests_per_day": DayWindow(wall, requests),
             "tokens_per_minute": SlidingWindow(MINUTE_S, monotonic),
-            "tokens_per_day": DayWindow(wall, num_tokens),
+            "tokens_per_day": DayWindow(wall, tokens),
         }
 
 
@@ -87,18 +105,18 @@ class Limiter:
     Args:
         monotonic: seconds that never go back.
         wall: Unix time in seconds.
-        today: for key ids, requests and tokens of this day that count already.
+        before: what counts already.
     """
 
     def __init__(
         self,
         monotonic: Callable[[], float],
         wall: Callable[[], float],
-        today: dict[str, tuple[int, int]] | None = None,
+        before: DayUse | None = None,
     ) -> None:
         self._monotonic = monotonic
         self._wall = wall
-        self._today = today or {}
+        self._before = before or DayUse(wall(), {})
         self._counts: dict[str, _Counts] = {}
 
     def begin(self, key: Key) -> Refusal | None:
@@ -175,8 +193,7 @@ class Limiter:
     def _of(self, key: Key) -> _Counts:
         counts = self._counts.get(key.id)
         if counts is None:
-            today = self._today.pop(key.id, (0, 0))
-            counts = self._counts[key.id] = _Counts(self._monotonic, self._wall, today)
+            counts = self._counts[key.id] = _Counts(self._monotonic, self._wall, *self._before.of(key.id))
         return counts
 
 

@@ -1,24 +1,34 @@
-"""What one HTTP request may use and did use: tokens are reserved per answer, and settled when it has ended."""
+"""What one HTTP request may use and did use: tokens are reserved before any work, and settled when it has ended."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from caudal.server.keys.limiter import Refusal, TokenGrant
 from caudal.server.keys.quota_problem import quota_problem
+from caudal.server.keys.text_batch import TextBatch, TextMeter
 from caudal.server.keys.usage import Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from caudal.sampling_params import SamplingParams
     from caudal.server.answer_reader import Piece
     from caudal.server.keys.key import Key
     from caudal.server.keys.limiter import Limiter
     from caudal.server.loaded_model import LoadedModel
+
+
+class Metered(Protocol):
+    """What a request's sums are made of."""
+
+    num_prompt: int
+    num_cached: int
+    num_generated: int
+    finish_reason: str | None
 
 
 @dataclass(slots=True)
@@ -84,6 +94,7 @@ class RequestMeter:
         self._limiter = limiter
         self._keeps_text = keeps_text
         self._answers: list[AnswerMeter] = []
+        self._batches: list[TextBatch] = []
         self._counted: list[list[int]] = []
 
     def begin_answer(
@@ -126,41 +137,61 @@ class RequestMeter:
         self._answers.append(meter)
         return params, meter
 
-    def count_prompt(self, num_tokens: int) -> None:
-        """Count a prompt that gets no answer, as those of embeddings.
+    def begin_reading(
+        self, lengths: Sequence[int], shown: Callable[[], Sequence[Any]], parameter: str
+    ) -> list[TextMeter]:
+        """Reserve the tokens of texts that get no answer, as those of embeddings; return a meter for each.
+
+        Args:
+            lengths: their tokens.
+            shown: returns what a full audit log has of them.
+            parameter: the field that they come from.
 
         Raises:
-            HTTPProblem: as begin_answer does.
+            HTTPProblem: as begin_answer does; 400 if the texts together never fit.
         """
+        if self._keeps_text:
+            self.prompts.extend(shown())
+        grant = None
         if self._limiter is not None:
-            got = self._limiter.reserve(self.key, num_tokens, 0, least=0, is_open=False)
+            got = self._limiter.reserve(self.key, sum(lengths), 0, least=0, is_open=False)
             if isinstance(got, Refusal):
-                raise quota_problem(self.key, got)
-        self._answers.append(AnswerMeter(num_tokens, None, keeps_text=False, finish_reason="stop"))
+                raise quota_problem(self.key, got, parameter)
+            grant = got
+        batch = TextBatch([TextMeter(length) for length in lengths], grant)
+        self._batches.append(batch)
+        return batch.texts
 
     def close(self) -> None:
         """Settle whatever has not been."""
         for answer in self._answers:
             answer.close()
+        for batch in self._batches:
+            batch.close()
 
     def usage(self, status: int) -> Usage:
         """Return what the request used, given its status."""
-        failed = any(answer.finish_reason == "error" for answer in self._answers)
+        parts = self._parts
+        failed = any(part.finish_reason == "error" for part in parts)
         return Usage(
             requests=1,
-            prompt_tokens=sum(answer.num_prompt for answer in self._answers),
-            cached_tokens=sum(min(answer.num_cached, answer.num_prompt) for answer in self._answers),
-            generated_tokens=sum(answer.num_generated for answer in self._answers),
+            prompt_tokens=sum(part.num_prompt for part in parts),
+            cached_tokens=sum(min(part.num_cached, part.num_prompt) for part in parts),
+            generated_tokens=sum(part.num_generated for part in parts),
             errors=int((status >= 400 and status not in (429, 499)) or (status < 400 and failed)),
             rate_limited=int(status == 429),
         )
 
     @property
     def finish_reasons(self) -> list[str]:
-        """How its answers ended."""
-        return [answer.finish_reason or "abort" for answer in self._answers]
+        """How its answers ended, or the texts that it had read."""
+        return [part.finish_reason or "abort" for part in self._parts]
 
     @property
     def texts(self) -> list[str]:
         """The texts of its answers, if they are kept."""
         return ["".join(answer.text) for answer in self._answers]
+
+    @property
+    def _parts(self) -> list[Metered]:
+        return [*self._answers, *(text for batch in self._batches for text in batch.texts)]

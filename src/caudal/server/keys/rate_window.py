@@ -115,25 +115,28 @@ class SlidingWindow:
         return max(0.0, self._slots[-1].expires_s - self._clock()) if self._slots else 0.0
 
 
+def next_midnight(unix_s: float) -> float:
+    """Return when the day of a time ends, UTC."""
+    return (math.floor(unix_s / DAY_S) + 1) * DAY_S
+
+
 class DayWindow:
     """What was granted since midnight, UTC.
 
     Args:
         clock: Unix time in seconds.
-        used: what counts already, of a server that ran before.
+        used: what counts already, of a server that ran before, and on which day; nothing if it is not given.
     """
 
-    def __init__(self, clock: Callable[[], float], used: int = 0) -> None:
+    def __init__(self, clock: Callable[[], float], used: Slot | None = None) -> None:
         self._clock = clock
-        self._slot = Slot(self._midnight(), used)
-
-    def _midnight(self) -> float:
-        return (math.floor(self._clock() / DAY_S) + 1) * DAY_S
+        self._slot = used or Slot(next_midnight(clock()), 0)
 
     def used(self) -> int:
         """Return what counts now."""
-        if self._midnight() != self._slot.expires_s:
-            self._slot = Slot(self._midnight(), 0)
+        midnight = next_midnight(self._clock())
+        if midnight != self._slot.expires_s:
+            self._slot = Slot(midnight, 0)
         return self._slot.amount
 
     def add(self, amount: int) -> Grant:
@@ -155,4 +158,5 @@ class DayWindow:
 
     def reset_s(self) -> float:
         """Return the seconds until midnight."""
-        return self._midnight() - self._clock()
+        now = self._clock()
+        return next_midnight(now) - now

@@ -23,7 +23,7 @@ class Run:
         answer: what to ask of the engine.
         model: whose engine.
         writer: the response.
-        held: the lease of the model and the room for the answer; let go at the end.
+        held: the room for the answer, and what its request held (see Call.outlive); let go at the end.
     """
 
     def __init__(self, answer: Answer, model: LoadedModel, writer: ResponseWriter, held: AsyncExitStack) -> None:
@@ -37,15 +37,19 @@ class Run:
         self._begun = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self) -> asyncio.Task[None]:
-        """Begin; when this returns, the task lets go of what is held however it ends."""
+    def start(self) -> asyncio.Task[None]:
+        """Begin."""
         self._task = asyncio.create_task(self._work())
-        await self._begun.wait()
         return self._task
+
+    async def begun(self) -> None:
+        """Return when the work has begun: from then on it lets go of what is held however it ends."""
+        await self._begun.wait()
 
     async def cancel(self) -> None:
         """End it with what there is, unless it has ended."""
         if self._task is not None:
+            await self.begun()
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
@@ -100,10 +104,10 @@ class Runs:
 
     async def start(self, tenant: str, run: Run) -> None:
         """Begin a response."""
-        task = await run.start()
         key = (tenant, run.writer.response.id)
         self._runs[key] = run
-        task.add_done_callback(lambda _: self._runs.pop(key, None))
+        run.start().add_done_callback(lambda _: self._runs.pop(key, None))
+        await run.begun()
 
     def get(self, tenant: str, response_id: str) -> Run | None:
         """Return a response that is being made."""

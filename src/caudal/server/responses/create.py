@@ -38,6 +38,7 @@ from caudal.server.responses.response_writer import ResponseWriter
 if TYPE_CHECKING:
     from caudal.server.answers import Answer
     from caudal.server.call import Call
+    from caudal.server.loaded_model import LoadedModel
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _responses_decoder = msgspec.json.Decoder(ResponsesBody)
@@ -82,7 +83,7 @@ async def create_response(call: Call) -> Response:
     grammar = await grammar_for(rule, model, prompt)
     answer = new_answer(response.id, prompt, params, call=call, model=model, grammar=grammar)
     if body.background:
-        return await _in_background(body, call, answer, writer)
+        return await _in_background(call, model, answer, writer, stream=bool(body.stream))
     return GenerationResponse(call, model, answers=[answer], writer=writer, stream=bool(body.stream))
 
 
@@ -118,15 +119,18 @@ def _failed_stream(body: ResponsesBody, error: PromptTooLong) -> Response:
     return Response(events, media_type=EVENT_STREAM, headers=_HEADERS)
 
 
-async def _in_background(body: ResponsesBody, call: Call, answer: Answer, writer: ResponseWriter) -> Response:
-    """Begin a response that goes on whether or not somebody waits for it."""
-    async with AsyncExitStack() as held:
-        model = await held.enter_async_context(call.context.models.lease(body.model))
-        held.enter_context(call.context.admission.admit(1, call.tenant))
-        run = Run(answer, model, writer, held.pop_all())
+async def _in_background(
+    call: Call, model: LoadedModel, answer: Answer, writer: ResponseWriter, *, stream: bool
+) -> Response:
+    """Begin a response that goes on whether or not somebody waits for it, in its request's name and with its model."""
+    model.metrics.asked([answer])
     queued = _encode(writer.response)
+    held = AsyncExitStack()
+    held.enter_context(call.context.admission.admit(1, call.tenant))
+    held.push_async_exit(call.outlive())  # from here on nothing may fail before the run has begun
+    run = Run(answer, model, writer, held)
     await call.context.responses.runs.start(call.tenant, run)
-    if body.stream:
+    if stream:
         events = run.events(call.settings.ping_interval_s)
         return StreamingResponse(events, media_type=EVENT_STREAM, headers=_HEADERS)
     return Response(queued, media_type="application/json")
