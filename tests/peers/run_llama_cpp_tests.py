@@ -65,7 +65,8 @@ def main():
     folder = options.folder.resolve()
     if not (folder / "utils.py").exists():
         sys.exit(f"{folder} has no utils.py: expected the folder tools/server/tests of a llama.cpp checkout")
-    command = [options.python, "-m", "pytest", "-p", "peer_selection", "-m", "not slow", "-q", "-rf", *arguments]
+    python = Path.cwd() / options.python  # the tests run in their own folder; a link of a virtual environment stays one
+    command = [str(python), "-m", "pytest", "-p", "peer_selection", "-m", "not slow", "-q", "-rf", *arguments]
     with tempfile.TemporaryDirectory() as made:
         write_encoders(Path(made))
         variables = environment(options, folder, Path(made))
