@@ -57,7 +57,7 @@ struct Step {
   std::vector<const int32_t*> block_tables;  // per KV group, [num_rows][table_widths[g]]
   std::vector<int> table_widths;
   std::vector<const int32_t*> slots;  // per KV group, [num_tokens]
-  bool is_causal = true;              // false: every query sees its whole sequence
+  bool is_causal = true;              // false: queries see their sequence both ways
   std::vector<QueryChunk> chunks;
   std::vector<PartMerge> merges;  // in order of token
 

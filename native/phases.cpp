@@ -117,9 +117,9 @@ void AttentionPhase::work(const Step& step, int begin, int end, ThreadScratch& s
     args.q_stride = static_cast<size_t>(q->stride);
     args.out_stride = static_cast<size_t>(out->stride);
     args.num_heads = num_heads;
-    args.first_position = step.last_seen(chunk.row, chunk.first_token, 1);
-    args.position_step = step.is_causal ? 1 : 0;
+    args.first_position = step.positions[chunk.first_token];
     args.num_queries = chunk.num_queries;
+    args.context_len = step.is_causal ? 0 : step.context_lens[chunk.row];
     args.kv_head = task % pages.num_kv_heads;
     args.scale = scale;
     args.softcap = softcap;
@@ -160,6 +160,20 @@ void SoftcapPhase::work(const Step&, int begin, int end, ThreadScratch&) const {
 void LogitRowsPhase::work(const Step& step, int begin, int end, ThreadScratch&) const {
   for (int l = begin; l < end; ++l) {
     std::memcpy(out->row(l), x->row(step.logit_rows[l]), sizeof(float) * static_cast<size_t>(x->stride));
+  }
+}
+
+void SequenceMeansPhase::work(const Step& step, int begin, int end, ThreadScratch&) const {
+  constexpr int kLine = 16;
+  for (int r = begin; r < end; ++r) {
+    const int first = step.query_starts[r], last = step.query_starts[r + 1];
+    for (int column = 0; column < round_up_16(x->width); column += kLine) {
+      double sums[kLine] = {};
+      for (int t = first; t < last; ++t) {
+        for (int i = 0; i < kLine; ++i) sums[i] += static_cast<double>(x->row(t)[column + i]);
+      }
+      for (int i = 0; i < kLine; ++i) out->row(r)[column + i] = static_cast<float>(sums[i] / (last - first));
+    }
   }
 }
 

@@ -208,4 +208,13 @@ struct LogitRowsPhase final : Phase {
   void work(const Step&, int begin, int end, ThreadScratch&) const override;
 };
 
+// The mean of every sequence's rows, summed in order in double precision; from here on rows are sequences.
+struct SequenceMeansPhase final : Phase {
+  const Value* x;
+  const Value* out;
+  bool by_rows() const override { return true; }
+  Domain domain() const override { return Domain::logits; }
+  void work(const Step&, int begin, int end, ThreadScratch&) const override;
+};
+
 }  // namespace caudal

@@ -177,7 +177,6 @@ int Program::attention(int q, int k, int v, const AttentionShape& shape) {
   expect_width(k, pages.num_kv_heads * pages.head_size, "attention k");
   expect_width(v, pages.num_kv_heads * pages.head_size, "attention v");
   if (shape.num_heads % pages.num_kv_heads != 0) throw std::invalid_argument("attention: heads do not divide");
-  if (!shape.is_causal && shape.window != 0) throw std::invalid_argument("attention: a window that is not causal");
   if (!kv_uses_.empty() && shape.is_causal != is_causal_) throw std::invalid_argument("attention: causal and not");
   is_causal_ = shape.is_causal;
   auto& write = append<KVWritePhase>({k, v}, {});
@@ -261,6 +260,15 @@ int Program::logit_rows(int x) {
   auto& phase = append<LogitRowsPhase>({x}, {out});
   phase.x = &value(x);
   phase.out = &value(out);
+  return out;
+}
+
+int Program::sequence_means(int x) {
+  int out = make_value(value(x).width, Domain::logits);
+  auto& phase = append<SequenceMeansPhase>({x}, {out});
+  phase.x = &value(x);
+  phase.out = &value(out);
+  has_means_ = true;
   return out;
 }
 

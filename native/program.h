@@ -26,7 +26,7 @@ struct AttentionShape {
   int num_heads;
   float scale;
   float softcap;  // 0 is off
-  int window;     // 0 is unlimited
+  int window;     // tokens less than this away are seen; 0 is unlimited
   bool is_causal;
 };
 
@@ -48,6 +48,7 @@ class Program {
   int add(int x, int y);
   int softcap(int x, float cap);
   int logit_rows(int x);
+  int sequence_means(int x);
   void finish(int logits);
 
   // The matrix [num_logits][logits_stride], valid until the next run. The step must have passed check().
@@ -97,6 +98,7 @@ class Program {
   int vocabulary_ = 0;
   int num_positions_ = 0;  // that a table has rows for; 0: no table of positions
   bool is_causal_ = true;
+  bool has_means_ = false;
   std::vector<std::unique_ptr<Value>> values_;
   std::vector<std::unique_ptr<Phase>> phases_;
   std::vector<int> phase_elems_;  // that a phase writes for a row

@@ -53,10 +53,14 @@ void Program::check(const Step& step) const {
   if (static_cast<int>(step.slots.size()) != cache_.num_groups() || step.block_tables.size() != step.slots.size()) {
     refuse("expected block tables and slots for " + std::to_string(cache_.num_groups()) + " KV groups");
   }
+  if (has_means_ && step.num_logits != step.num_rows) {
+    refuse("expected one row of logits for each of " + std::to_string(step.num_rows) + " sequences, got " +
+           std::to_string(step.num_logits));
+  }
   for (const auto& [group, window] : kv_uses_) check_pages(step, group, window);
   for (int r = 0; r < step.num_rows; ++r) {
     const int num_tokens = step.query_starts[r + 1] - step.query_starts[r];
-    if (!is_causal_ && num_tokens != step.context_lens[r]) {
+    if ((!is_causal_ || has_means_) && num_tokens != step.context_lens[r]) {
       refuse("row " + std::to_string(r) + " is a part of its sequence, which must come whole");
     }
     if (num_positions_ > 0 && step.context_lens[r] > num_positions_) {

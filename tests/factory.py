@@ -54,6 +54,7 @@ PRESETS = {
     # Six layers, because the sixth is the first that attends to everything.
     "gemma3": TinyConfig(tied=True, sliding_window=16, rope_theta=1e6, num_layers=6, num_kv_heads=1),
     "phi3": TinyConfig(),
+    "gemma-embedding": TinyConfig(tied=True, sliding_window=16, rope_theta=1e6, num_layers=6, num_kv_heads=1),
 }
 
 
@@ -68,7 +69,7 @@ def tiny_checkpoint(path, arch="llama", scheme="F32", seed=0, metadata=None, **o
 
     Args:
         path: the file, or a directory in which it is named after its architecture and scheme.
-        arch: one of ARCHITECTURES.
+        arch: one of ARCHITECTURES, or "gemma-embedding", which writes no text.
         scheme: format of all matrices, or "Q4_K_M", which is Q4_K with Q6_K for attn_v and ffn_down.
         seed: of the weights. The same seed gives the same values before they are quantised.
         metadata: keys to add or replace; a value of None removes the key.
@@ -150,9 +151,9 @@ def tensor_shapes(arch, config):
         if arch == "qwen2":
             layer |= {f"{part}.bias": (size,) for part, size in sizes.items()}
         layer |= {"ffn_gate.weight": (ffn, hidden), "ffn_up.weight": (ffn, hidden)}
-    if arch in {"qwen3", "gemma3"}:
+    if arch in {"qwen3", "gemma3", "gemma-embedding"}:
         layer |= {"attn_q_norm.weight": (config.head_dim,), "attn_k_norm.weight": (config.head_dim,)}
-    if arch in {"gemma2", "gemma3"}:
+    if arch in {"gemma2", "gemma3", "gemma-embedding"}:
         layer |= {"post_attention_norm.weight": (hidden,), "post_ffw_norm.weight": (hidden,)}
     layer |= {"attn_output.weight": (hidden, q_size), "ffn_down.weight": (hidden, ffn)}
     for index in range(config.num_layers):

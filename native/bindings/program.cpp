@@ -201,6 +201,7 @@ void bind_step(nb::module_& m) {
       .def("add", &Program::add, nb::arg("x"), nb::arg("y"))
       .def("softcap", &Program::softcap, nb::arg("x"), nb::arg("cap"))
       .def("logit_rows", &Program::logit_rows, nb::arg("x"))
+      .def("sequence_means", &Program::sequence_means, nb::arg("x"))
       .def("finish", &Program::finish, nb::arg("logits"))
       .def("width", &Program::width, nb::arg("value"))
       .def_prop_ro("buffer_bytes", &Program::buffer_bytes)

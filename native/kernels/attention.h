@@ -12,8 +12,8 @@
 // (largest score, sum of weights, weighted sum of values), and parts are merged in order of position.
 //
 // Determinism: a query's result depends on the query, its own keys and values and its position, and on
-// nothing else: parts begin at fixed positions, what lies outside the window is skipped by a rule of the
-// position alone, and whether one task attends to all parts or several share them changes no bit.
+// nothing else: parts begin at fixed positions, what a query does not see is skipped by a rule of its position
+// and its sequence alone, and whether one task attends to all parts or several share them changes no bit.
 #pragma once
 
 #include <cstddef>
@@ -56,13 +56,13 @@ struct AttentionArgs {
   size_t q_stride;
   size_t out_stride;
   int num_heads;
-  int first_position;  // position of the first query
-  int position_step;   // from one query to the next: 1, or 0 where all of them see the same tokens
+  int first_position;  // of the first query; the others follow it
   int num_queries;
-  int kv_head;  // the KV head to attend with; query heads of its group are computed
+  int context_len;  // 0: a query sees itself and what is before it; else both ways, a sequence of so many tokens
+  int kv_head;      // the KV head to attend with; query heads of its group are computed
   float scale;
   float softcap;        // 0 is off
-  int window;           // 0 is unlimited
+  int window;           // a query sees tokens that are less than this away; 0 is unlimited
   PartResults results;  // without data: `out` gets what all parts give
   int part_begin;       // with data: the parts to attend to
   int part_end;

@@ -26,20 +26,20 @@ struct Gathered {
   float sum[kMaxColumns];
 };
 
-// Columns, where they stand and what they gather.
+// Tokens of a sequence or of a part, counted from its first.
+struct TokenRange {
+  int begin;
+  int end;
+};
+
+// Columns, what they see of their sequence and what they gather.
 struct Tile {
   int first_column;  // of the call
   float* q;          // [head_size][columns], scaled
   float* scores;     // [columns][kPartTokens]; later the weights
-  int position[kMaxColumns];
+  TokenRange seen[kMaxColumns];
   Gathered part;
   Gathered total;
-};
-
-// Tokens of a part, counted from its first.
-struct TokenRange {
-  int begin;
-  int end;
 };
 
 // Asks for what is read `ahead` bytes after `row`, a strip of `bytes`.
@@ -202,28 +202,26 @@ inline void weigh_values(const Tile& tile, const PartPages& pages, float* out) {
   for (; dim < pages.head_size; dim += kLanes) value_strip<T, C, 1>(tile, pages, out, dim);
 }
 
-inline int window_begin(int position, int window) {
-  return window > 0 && position - window + 1 > 0 ? position - window + 1 : 0;
+// What a query sees of its sequence: always itself, at least.
+inline TokenRange seen_from(int position, int window, int context_len) {
+  const int begin = window > 0 && position >= window ? position - window + 1 : 0;
+  if (context_len == 0) return {begin, position + 1};
+  return {begin, window > 0 && window < context_len - position ? position + window : context_len};
 }
 
-inline int last_position(const Tile& tile, int columns) {
-  int last = tile.position[0];
-  for (int c = 1; c < columns; ++c) last = tile.position[c] > last ? tile.position[c] : last;
-  return last;
-}
-
-inline int first_position(const Tile& tile, int columns, int window) {
-  int first = window_begin(tile.position[0], window);
+// The least range that holds what each column sees.
+inline TokenRange seen_by_any(const Tile& tile, int columns) {
+  TokenRange any = tile.seen[0];
   for (int c = 1; c < columns; ++c) {
-    int begin = window_begin(tile.position[c], window);
-    first = begin < first ? begin : first;
+    any.begin = tile.seen[c].begin < any.begin ? tile.seen[c].begin : any.begin;
+    any.end = tile.seen[c].end > any.end ? tile.seen[c].end : any.end;
   }
-  return first;
+  return any;
 }
 
-// What the column sees of a part; empty ranges have begin >= end.
-inline TokenRange visible(int position, int window, int part) {
-  int begin = window_begin(position, window) - part * kPartTokens, end = position + 1 - part * kPartTokens;
+// What of a range lies in a part; empty ranges have begin >= end.
+inline TokenRange within_part(const TokenRange& seen, int part) {
+  const int begin = seen.begin - part * kPartTokens, end = seen.end - part * kPartTokens;
   return {begin > 0 ? begin : 0, end < kPartTokens ? end : kPartTokens};
 }
 
@@ -303,7 +301,7 @@ void attend_part(const AttentionArgs& a, Tile& tile, int part, Gathered& out) {
   pages.head_size = a.pages.head_size;
   pages.tokens = {kPartTokens, 0};
   for (int c = 0; c < C; ++c) {
-    seen[c] = visible(tile.position[c], a.window, part);
+    seen[c] = within_part(tile.seen[c], part);
     out.sum[c] = 0.0f;
     if (seen[c].begin >= seen[c].end) continue;
     if (seen[c].begin < pages.tokens.begin) pages.tokens.begin = seen[c].begin;
@@ -356,9 +354,10 @@ void attend_tile(const AttentionArgs& a, Tile& tile) {
     }
     return;
   }
-  int part = first_position(tile, C, a.window) / kPartTokens;
+  const TokenRange any = seen_by_any(tile, C);
+  int part = any.begin / kPartTokens;
   attend_part<T, C>(a, tile, part, tile.total);
-  for (const int last = last_position(tile, C) / kPartTokens; ++part <= last;) {
+  for (const int last = (any.end - 1) / kPartTokens; ++part <= last;) {
     attend_part<T, C>(a, tile, part, tile.part);
     for (int c = 0; c < C; ++c) {
       merge_part(tile.total.acc + c * a.pages.head_size, tile.total.max[c], tile.total.sum[c],
@@ -382,7 +381,7 @@ void load_queries(const AttentionArgs& a, int count, Tile& tile) {
   for (int c = 0; c < count; ++c) {
     int query = (tile.first_column + c) / group, head = a.kv_head * group + (tile.first_column + c) % group;
     const float* q = a.q + query * a.q_stride + static_cast<size_t>(head) * a.pages.head_size;
-    tile.position[c] = a.first_position + query * a.position_step;
+    tile.seen[c] = seen_from(a.first_position + query, a.window, a.context_len);
     for (int i = 0; i < a.pages.head_size; ++i) tile.q[i * count + c] = q[i] * a.scale;
   }
 }

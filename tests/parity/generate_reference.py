@@ -245,10 +245,10 @@ def gguf_name(case, name):
     return f"blk.{index}.{names[inner]}.{suffix}"
 
 
-def draw_weights(case, shapes):
+def draw_weights(case, shapes, seed):
     """Random weights: norms around 1 (around 0 for Gemma, which adds the 1 itself), matrices that keep variance."""
     format_ = FORMATS[case.matrix_format]
-    rng = np.random.default_rng([CASES.index(case), 2026])
+    rng = np.random.default_rng([seed, 2026])
     weights = {}
     for name, shape in shapes.items():
         noise = rng.standard_normal(shape).astype(np.float32)
@@ -297,7 +297,8 @@ def gguf_tensors(case, config, weights, llama3_divisors):
 def gguf_metadata(case, config):
     """The file's header."""
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    partial = 1.0 if case.arch == "gemma3" else config.rope_parameters.get("partial_rotary_factor", 1.0)
+    has_two_ropes = config.model_type == "gemma3_text"
+    partial = 1.0 if has_two_ropes else config.rope_parameters.get("partial_rotary_factor", 1.0)
     keys = {
         "context_length": config.max_position_embeddings,
         "embedding_length": config.hidden_size,
@@ -311,7 +312,7 @@ def gguf_metadata(case, config):
         "rope.dimension_count": int(head_dim * partial),
         "vocab_size": config.vocab_size,
     }
-    if case.arch != "gemma3":
+    if not has_two_ropes:
         keys["rope.freq_base"] = config.rope_parameters["rope_theta"]
     keys.update(case.keys)
     header = {"general.architecture": case.arch, "general.name": f"tiny random {case.name}"}
@@ -330,7 +331,7 @@ def generate(case, directory):
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     if config.tie_word_embeddings:
         shapes.pop("lm_head.weight", None)
-    weights = draw_weights(case, shapes)
+    weights = draw_weights(case, shapes, CASES.index(case))
     loaded = model.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()}, strict=False)
     assert not loaded.unexpected_keys
     assert set(loaded.missing_keys) <= {"lm_head.weight"}

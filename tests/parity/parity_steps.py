@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +20,15 @@ from caudal.models.load import load_model
 
 BACKENDS = ("reference", "cpu")
 BLOCK_SIZE = 16
+
+
+def python_with_torch():
+    """The interpreter that makes reference data: this one, or that which CAUDAL_PARITY_PYTHON names."""
+    if named := os.environ.get("CAUDAL_PARITY_PYTHON"):
+        return named
+    if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
+        return sys.executable
+    return pytest.skip("needs torch and transformers: runs in `make parity`, by hand and before a release")
 
 
 def make_backend(name, kv_dtype="f32"):

@@ -16,11 +16,11 @@ native = pytest.importorskip(
     "caudal._native", reason="the native module is not built: runs after `make native` or an install, as in CI"
 )
 RERANKERS = [case.name for case in CASES if "reranker" in case.name]
-ENCODERS = [case.name for case in CASES if case.name not in RERANKERS]
+ENCODERS = [*(case.name for case in CASES if case.name not in RERANKERS), "gemma-embedding"]
 
 
 def reference(name):
-    """Texts and what transformers gives for each: rows [T, D], or scores [1, labels]."""
+    """Texts and what transformers gives for each: rows [T, n], or scores [1, labels]."""
     data = np.load(DATA / f"{name}.npz")
     texts = np.split(data["token_ids"], np.cumsum(data["lengths"])[:-1])
     if "reranker" not in name:
@@ -84,13 +84,16 @@ def test_the_file_says_how_rows_are_pooled():
     assert engine.ready_info().task == "embed"
     assert distance(read(engine, texts)[1], rows[1][0]) < 1e-5
     assert make_engine("bert-reranker").ready_info().task == "score"
+    texts, rows = reference("gemma-embedding")
+    assert distance(read(make_engine("gemma-embedding", exact=True), texts)[1], rows[1].mean(axis=0)) < 1e-5
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_a_text_alone_and_among_others_gives_the_same_bits(pooling):
-    texts, _ = reference("bert")
-    alone = [read(make_engine("bert", pooling=pooling, num_threads=1), [text])[0] for text in texts]
-    together = read(make_engine("bert", pooling=pooling), [*texts, *reversed(texts)])
+@pytest.mark.parametrize("name", ["bert", "gemma-embedding"])
+def test_a_text_alone_and_among_others_gives_the_same_bits(name, pooling):
+    texts, _ = reference(name)
+    alone = [read(make_engine(name, pooling=pooling, num_threads=1), [text])[0] for text in texts]
+    together = read(make_engine(name, pooling=pooling, num_threads=3), [*texts, *reversed(texts)])
     for one, other, third in zip(alone, together, reversed(together), strict=False):
         np.testing.assert_array_equal(one, other)
         np.testing.assert_array_equal(one, third)

@@ -3,27 +3,17 @@
 Needs torch and transformers, in this interpreter or in the one that CAUDAL_PARITY_PYTHON names.
 """
 
-import importlib.util
 import os
 import subprocess
-import sys
 
 import numpy as np
 import pytest
 from generate_reference import CASES, DATA, ROOT
-from parity_steps import Sequence, load_case, make_backend, relative_error, run_sequences
+from parity_steps import Sequence, load_case, make_backend, python_with_torch, relative_error, run_sequences
 
 from caudal.checkpoint import open_checkpoint
 
 each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-
-
-def python_with_torch():
-    if named := os.environ.get("CAUDAL_PARITY_PYTHON"):
-        return named
-    if importlib.util.find_spec("torch") and importlib.util.find_spec("transformers"):
-        return sys.executable
-    return pytest.skip("needs torch and transformers: runs in `make parity`, by hand and before a release")
 
 
 @pytest.fixture(scope="module")

@@ -68,11 +68,12 @@ async def test_every_form_of_input_gives_the_same_vector():
         assert (await vectors(http, [ids, ids]))["data"][1]["embedding"] == one
 
 
-async def test_base64_dimensions_and_length():
-    async with serve("bert") as http:
+@pytest.mark.parametrize(("name", "size"), [("bert", 32), ("gemma-embedding", 40)])
+async def test_base64_dimensions_and_length(name, size):
+    async with serve(name) as http:
         plain = (await vectors(http, "hello"))["data"][0]["embedding"]
         packed = (await vectors(http, "hello", encoding_format="base64"))["data"][0]["embedding"]
-        assert list(struct.unpack("<32f", base64.b64decode(packed))) == pytest.approx(plain, abs=1e-7)
+        assert list(struct.unpack(f"<{size}f", base64.b64decode(packed))) == pytest.approx(plain, abs=1e-7)
         cut = (await vectors(http, "hello", dimensions=4))["data"][0]["embedding"]
         raw = (await vectors(http, "hello", normalize=False))["data"][0]["embedding"]
         length = sum(x * x for x in raw[:4]) ** 0.5

@@ -12,6 +12,7 @@ from caudal.checkpoint import GGUFFile, Weights, open_checkpoint
 from caudal.errors import CheckpointError, ConfigError, MissingTensor, UnsupportedArchitecture, UnusedTensors
 from caudal.models import rope
 from caudal.models.architectures import ARCHITECTURES, find_architecture
+from caudal.models.encoder_from_gguf import read_pooling
 from caudal.models.from_gguf import read_spec
 from caudal.models.load import load_model
 
@@ -31,7 +32,9 @@ def windows(spec):
 
 
 def test_an_unknown_architecture_names_the_known_ones():
-    with pytest.raises(UnsupportedArchitecture, match=r"m\.gguf: .*'mamba'.*llama, qwen2, qwen3, gemma2, gemma3, phi3"):
+    with pytest.raises(
+        UnsupportedArchitecture, match=r"m\.gguf: .*'mamba'.*llama, qwen2, qwen3, gemma2, gemma3, phi3, gemma-embedding"
+    ):
         find_architecture("mamba", "m.gguf")
 
 
@@ -92,6 +95,33 @@ def test_gemma3_implies_what_its_file_leaves_out(tmp_path):
     thetas = [r.inv_freq[1] ** -8 for r in spec.ropes]
     assert thetas == [pytest.approx(1e4), pytest.approx(1e6)]
     assert [layer.rope for layer in spec.layers] == [0] * 5 + [1, 0]
+
+
+def test_gemma_embedding_reads_both_ways(tmp_path):
+    spec = tiny_spec(tmp_path, "gemma-embedding", num_layers=7)
+    assert windows(spec) == [9] * 5 + [None, 9]  # 16 reaches 8 tokens either way
+    assert not any(spec.attention(index).is_causal for index in range(7))
+    assert spec.kv_windows == (None,)
+    assert {layer.group for layer in spec.kv_layers()} == {0}
+    assert [r.inv_freq[1] ** -8 for r in spec.ropes] == [pytest.approx(1e4), pytest.approx(1e6)]
+    odd = {"attention.sliding_window": 15}
+    assert windows(tiny_spec(tmp_path, "gemma-embedding", odd))[0] == 8
+    assert windows(tiny_spec(tmp_path, "gemma-embedding", max_model_len=10))[0] == 9
+    assert windows(tiny_spec(tmp_path, "gemma-embedding", max_model_len=9)) == [None] * 6
+
+
+@pytest.mark.parametrize(("kind", "pooling"), [(None, "mean"), (0, "mean"), (1, "mean"), (2, "cls"), (3, "last")])
+def test_a_decoder_that_sees_both_ways_is_always_pooled(kind, pooling, tmp_path):
+    path = tiny_checkpoint(tmp_path, "gemma-embedding", metadata={"gemma-embedding.pooling_type": kind})
+    with open_checkpoint(path) as checkpoint:
+        assert read_pooling(checkpoint) == pooling
+
+
+@pytest.mark.parametrize(("arch", "wanted"), [("llama", True), ("gemma-embedding", False)])
+def test_attention_the_other_way_is_refused(arch, wanted, tmp_path):
+    assert tiny_spec(tmp_path, arch, {"attention.causal": wanted}).is_causal is wanted
+    with pytest.raises(UnsupportedArchitecture, match=rf"{arch}.attention.causal is {not wanted}"):
+        tiny_spec(tmp_path, arch, {"attention.causal": not wanted})
 
 
 def test_scaling_leaves_the_local_rope_alone(tmp_path):
@@ -196,6 +226,7 @@ def without(checkpoint, *names):
         ("qwen3", "blk.1.attn_q_norm.weight"),
         ("gemma2", "blk.0.post_ffw_norm.weight"),
         ("gemma3", "blk.5.attn_k_norm.weight"),
+        ("gemma-embedding", "blk.5.attn_k_norm.weight"),
     ],
 )
 def test_a_missing_tensor_is_named(arch, name, tmp_path):
@@ -225,7 +256,10 @@ VALUES = st.one_of(
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from(["llama", "gemma3"]), st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1, max_size=3))
+@given(
+    st.sampled_from(["llama", "gemma3", "gemma-embedding"]),
+    st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1, max_size=3),
+)
 def test_any_header_gives_a_model_or_a_checkpoint_error(tmp_path, arch, keys):
     check_header(tmp_path, arch, keys)
 

@@ -74,7 +74,8 @@ class AttentionSpec:
         scale: multiplies q.k before the softcap and the softmax.
         softcap: cap * tanh(score / cap), or None.
         window: a query at p sees keys in (p - window, p]; None sees all before it.
-        is_causal: False sees the whole sequence, which then comes in one step; there is no window.
+        is_causal: False sees the sequence both ways, with a window the keys in (p - window, p + window); it must
+            then come in one step.
     """
 
     layer: int
@@ -232,6 +233,12 @@ class Backend(Protocol):
 
     def logit_rows(self, x: Array, batch: Any) -> Array:
         """The rows of x whose logits are wanted: [L, D]."""
+
+    def sequence_means(self, x: Array, batch: Any) -> Array:
+        """The mean of every sequence's rows of x, added up in order in float64: [R, D].
+
+        Sequences come whole, and as many rows of logits are wanted as there are sequences.
+        """
 
     # After it.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -180,7 +181,7 @@ class ReferenceBackend:
             blocks, offsets = np.divmod(seen, step.block_size)
             assert (table[row, blocks] >= 0).all(), "a visible key's block is missing from the block table"
             slots = table[row, blocks] * step.block_size + offsets
-            mask_TS = _visible(positions, seen, spec.window) | (not spec.is_causal)
+            mask_TS = _visible(positions, seen, spec)
             out[tokens] = _attend(q_THd[tokens], keys[slots], values[slots], mask_TS, spec)
         return out.reshape(len(q), -1)
 
@@ -205,6 +206,11 @@ class ReferenceBackend:
         """Return the rows whose logits are wanted."""
         return x[batch.batch.logit_rows]
 
+    def sequence_means(self, x: F32, batch: Step) -> F32:
+        """Return the mean of every sequence's rows."""
+        rows = (x[begin:end] for begin, end in pairwise(batch.batch.query_starts))
+        return np.stack([each.mean(axis=0, dtype=np.float64) for each in rows]).astype(np.float32)
+
     def sample(self, logits: F32, sampling: SamplingBatch) -> SampleOutput:
         """Choose tokens; reference_sampling.py defines how, to the bit."""
         return sample_rows(logits, sampling)
@@ -224,11 +230,11 @@ def _as_kept(x_TKd: F32, dtype: str, scale_dims: int) -> F32:
     return result
 
 
-def _visible(positions: NDArray[np.int32], seen: NDArray[np.int64], window: int | None) -> NDArray[np.bool_]:
+def _visible(positions: NDArray[np.int32], seen: NDArray[np.int64], spec: AttentionSpec) -> NDArray[np.bool_]:
     """[T, S]: whether the query at positions[t] sees the key at seen[s]."""
     distance = positions[:, None] - seen
-    visible = distance >= 0
-    return visible if window is None else visible & (distance < window)
+    visible = (distance >= 0) | (not spec.is_causal)
+    return visible if spec.window is None else visible & (np.abs(distance) < spec.window)
 
 
 def _attend(q_THd: F32, k_SKd: F32, v_SKd: F32, mask_TS: NDArray[np.bool_], spec: AttentionSpec) -> F32:

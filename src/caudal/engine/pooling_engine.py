@@ -6,7 +6,6 @@ Texts are read whole, many in a step. Nothing is kept from one step to the next,
 from __future__ import annotations
 
 import logging
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,11 +36,11 @@ class PoolingEngine:
 
     Args:
         config: `max_num_batched_tokens` holds a whole text.
-        runner: its model gives hidden rows, or scores.
+        runner: its model gives a vector or scores for every text.
         facts: about the model.
         max_model_len: tokens of the longest text.
         pooling: which row stands for a text.
-        scores: the rows are scores.
+        scores: the model gives scores.
     """
 
     def __init__(
@@ -151,11 +150,7 @@ class PoolingEngine:
     def _read(self, tokens: Sequence[Sequence[int]]) -> list[NDArray[np.float32]]:
         """Return a vector or the scores of every text."""
         batch = whole_texts(tokens, self._pooling, self.config.block_size, len(self._runner.groups))
-        rows = self._runner.forward(batch)
-        if self._pooling != "mean" or self._scores:
-            return [row.copy() for row in rows]
-        starts = np.cumsum([0, *map(len, tokens)])
-        return [rows[begin:end].mean(axis=0, dtype=np.float64).astype(np.float32) for begin, end in pairwise(starts)]
+        return [row.copy() for row in self._runner.forward(batch)]
 
     def fail_all(self, error: str) -> list[Update]:
         """Forget every text and return their last updates."""
@@ -181,7 +176,10 @@ class PoolingEngine:
 
 
 def whole_texts(tokens: Sequence[Sequence[int]], pooling: Pooling, block_size: int, num_groups: int) -> StepBatch:
-    """Return a step of whole texts, each in KV blocks of its own, and the rows that its pooling wants."""
+    """Return a step of whole texts, each in KV blocks of its own, and the row of each that its pooling wants.
+
+    A mean is made of all rows; it has the last one's place.
+    """
     lens = np.array([len(ids) for ids in tokens], np.int32)
     starts = np.concatenate([[0], np.cumsum(lens)]).astype(np.int32)
     num_blocks = -(-lens // block_size)
@@ -190,7 +188,7 @@ def whole_texts(tokens: Sequence[Sequence[int]], pooling: Pooling, block_size: i
     table = np.where(np.arange(num_blocks.max()) < num_blocks[:, None], table, -1).astype(np.int32)
     positions = np.concatenate([np.arange(n) for n in lens]).astype(np.int32)
     slots = (np.repeat(first_blocks * block_size, lens) + positions).astype(np.int32)
-    rows = {"cls": starts[:-1], "last": starts[1:] - 1, "mean": np.arange(starts[-1], dtype=np.int32)}[pooling]
+    rows = starts[:-1] if pooling == "cls" else starts[1:] - 1
     return StepBatch(
         token_ids=np.concatenate([np.array(ids, np.int32) for ids in tokens]),
         positions=positions,

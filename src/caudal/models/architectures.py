@@ -37,6 +37,8 @@ class Architecture:
         hidden_scaled_layers: models with this many layers scale attention by (hidden_size / num_heads) ** -0.5
             instead of head_size ** -0.5; their files do not say so.
         required_tensors: see DecoderSpec.
+        is_causal: False: the model reads, and every token sees both ways. A window of the file is then one that tokens
+            stand in the middle of: w reaches w // 2 tokens either way.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Architecture:
     local_rope_theta: float | None = None
     hidden_scaled_layers: int | None = None
     required_tensors: tuple[tuple[str, ...], ...] = ()
+    is_causal: bool = True
 
 
 _QKV_BIAS = tuple((f"attn_{part}.bias", "attn_qkv.bias") for part in "qkv")
@@ -83,6 +86,17 @@ ARCHITECTURES: tuple[Architecture, ...] = (
         required_tensors=_POST_NORMS + _QK_NORMS,
     ),
     Architecture("phi3", window_period=0),
+    # EmbeddingGemma: Gemma 3 that reads. Its first implementation turns a window of 512 into distances below 257 when
+    # it reads the configuration; files hold the 512.
+    Architecture(
+        "gemma-embedding",
+        activation="gelu_tanh",
+        scales_embedding=True,
+        window_period=6,
+        local_rope_theta=10000.0,
+        required_tensors=_POST_NORMS + _QK_NORMS,
+        is_causal=False,
+    ),
 )
 
 

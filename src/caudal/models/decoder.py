@@ -3,8 +3,8 @@
 Every block is complete when constructed from a Weights cursor. Which optional parts it has (biases, q/k norms, norms
 after a sublayer, fused projections, a head of its own) follows from the tensors that are there.
 
-Legend: T tokens of the step, L rows of logits, D hidden size, H query heads, K KV heads, d head size, F ffn size,
-V vocabulary. Names of tensors are those of the GGUF specification.
+Legend: T tokens of the step, L rows of logits, R texts, D hidden size, H query heads, K KV heads, d head size,
+F ffn size, V vocabulary. Names of tensors are those of the GGUF specification.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from caudal.models.linears import optional_vector, place, take_fused, take_linear
-from caudal.models.score_head import ScoreHead, take_score_head
+from caudal.models.pooling_head import take_pooling_head
 
 if TYPE_CHECKING:
     from caudal.backends.base import Array, Backend
     from caudal.checkpoint.weights import Weights
+    from caudal.models.encoder_spec import Pooling
     from caudal.models.spec import DecoderSpec
 
 
@@ -27,7 +28,8 @@ class Decoder:
         spec: what it is made of.
         weights: cursor at the root of its tensors.
         backend: where they go.
-        pooled: leave the head out; the forward pass gives the hidden rows that are asked for, or their scores.
+        pooling: which row stands for a text: the head is left out, and the forward pass gives a vector or scores for
+            every text. None: the model writes.
 
     Attributes:
         spec: see above.
@@ -39,7 +41,9 @@ class Decoder:
         UnusedTensors: the checkpoint holds tensors that this decoder has no place for.
     """
 
-    def __init__(self, spec: DecoderSpec, weights: Weights, backend: Backend, *, pooled: bool = False) -> None:
+    def __init__(
+        self, spec: DecoderSpec, weights: Weights, backend: Backend, *, pooling: Pooling | None = None
+    ) -> None:
         self.spec = spec
         self._ops = backend
         embedding = weights.take("token_embd.weight", (spec.vocab_size, spec.hidden_size))
@@ -54,31 +58,31 @@ class Decoder:
         self._norm = backend.vector(weights.take("output_norm.weight", (spec.hidden_size,)))
         head = weights.take_optional("output.weight", embedding.shape)
         head_bias = weights.take_optional("output.bias", (spec.vocab_size,))
-        self.lookup_bytes = 0 if head is None and not pooled else embedding_bytes
-        self._score: ScoreHead | None = take_score_head(weights, spec.hidden_size, backend) if pooled else None
+        self.lookup_bytes = 0 if head is None and pooling is None else embedding_bytes
+        self._pooling = None if pooling is None else take_pooling_head(weights, spec.hidden_size, pooling, backend)
         self._head = None
-        if not pooled:
+        if pooling is None:
             matrix = self._embedding if head is None else backend.matrix(head)
             self._head = backend.linear_group([(matrix, None if head_bias is None else backend.vector(head_bias))])
         weights.finish()
 
     @property
     def scores(self) -> bool:
-        """Whether the rows are scores: the model is a reranker or a classifier."""
-        return self._score is not None
+        """Whether it gives scores: the model is a reranker or a classifier."""
+        return self._pooling is not None and self._pooling.scores
 
     def forward(self, batch: Any) -> Array:
         """Run one step; `batch` is what the backend's compile hands over.
 
-        Returns logits [L, V]; of a pooled model hidden rows [L, D] or scores [L, labels].
+        Returns logits [L, V]; of a pooled model vectors [R, n] or scores [R, labels].
         """
         spec, ops = self.spec, self._ops
         x_TD = ops.embedding(self._embedding, batch, spec.embed_scale)
         for layer in self._layers:
             x_TD = layer(x_TD, batch)
+        if self._pooling is not None:
+            return self._pooling(ops.rms_norm(x_TD, self._norm, spec.norm_eps), batch)
         x_LD = ops.rms_norm(ops.logit_rows(x_TD, batch), self._norm, spec.norm_eps)
-        if self._head is None:
-            return x_LD if self._score is None else self._score(x_LD)
         (logits_LV,) = ops.linear(self._head, x_LD)
         return logits_LV if spec.final_softcap is None else ops.softcap(logits_LV, spec.final_softcap)
 

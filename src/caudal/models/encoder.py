@@ -1,7 +1,7 @@
 """Encoders of the BERT family: embeddings and their norm, layers of attention and feed-forward network.
 
 Source: Devlin et al., "BERT", 2018; Nussbaum et al., "Nomic Embed", 2024 (rotary positions, a gated network). Names of
-tensors are those of the GGUF specification. Legend: T tokens of the step, L wanted rows, D hidden size, F ffn size.
+tensors are those of the GGUF specification. Legend: T tokens of the step, R texts, D hidden size, F ffn size.
 """
 
 from __future__ import annotations
@@ -9,16 +9,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from caudal.models.linears import place, take_fused, take_linear
-from caudal.models.score_head import ScoreHead, take_score_head
+from caudal.models.pooling_head import take_pooling_head
 
 if TYPE_CHECKING:
     from caudal.backends.base import Array, Backend
     from caudal.checkpoint.weights import Weights
-    from caudal.models.encoder_spec import EncoderSpec
+    from caudal.models.encoder_spec import EncoderSpec, Pooling
 
 
 class Encoder:
-    """An encoder on one backend. Its forward pass gives the hidden rows that are asked for, or their scores.
+    """An encoder on one backend. Its forward pass gives a vector or scores for every text.
+
+    Args:
+        spec: see below.
+        weights: cursor at the root of its tensors.
+        backend: where they go.
+        pooling: which row stands for a text.
 
     Attributes:
         spec: what it is made of.
@@ -28,7 +34,7 @@ class Encoder:
         MissingTensor, CheckpointError, UnusedTensors: the checkpoint does not hold what the spec says.
     """
 
-    def __init__(self, spec: EncoderSpec, weights: Weights, backend: Backend) -> None:
+    def __init__(self, spec: EncoderSpec, weights: Weights, backend: Backend, pooling: Pooling) -> None:
         self.spec = spec
         self._ops = backend
         width = spec.hidden_size
@@ -45,16 +51,16 @@ class Encoder:
         self._layers = tuple(
             _Layer(spec, index, weights / "blk" / index, backend, rope) for index in range(spec.num_layers)
         )
-        self._score: ScoreHead | None = take_score_head(weights, width, backend)
+        self._head = take_pooling_head(weights, width, pooling, backend)
         weights.finish()
 
     @property
     def scores(self) -> bool:
-        """Whether the rows are scores: the model is a reranker or a classifier."""
-        return self._score is not None
+        """Whether it gives scores: the model is a reranker or a classifier."""
+        return self._head.scores
 
     def forward(self, batch: Any) -> Array:
-        """Run one step; `batch` is what the backend's compile hands over. Returns [L, D], or [L, labels]."""
+        """Run one step; `batch` is what the backend's compile hands over. Returns [R, n], or [R, labels]."""
         ops = self._ops
         x_TD = ops.embedding(self._words, batch)
         if self._types is not None:
@@ -64,8 +70,7 @@ class Encoder:
         x_TD = self._norm(x_TD)
         for layer in self._layers:
             x_TD = layer(x_TD, batch)
-        x_LD = ops.logit_rows(x_TD, batch)
-        return x_LD if self._score is None else self._score(x_LD)
+        return self._head(x_TD, batch)
 
 
 class _Norm:

@@ -11,6 +11,7 @@ from caudal.backends.base import RopeSpec
 from caudal.checkpoint.reader import MetadataReader
 from caudal.errors import CheckpointError, UnsupportedArchitecture
 from caudal.models import rope
+from caudal.models.architectures import ARCHITECTURES
 from caudal.models.encoder_spec import EncoderSpec
 
 if TYPE_CHECKING:
@@ -49,12 +50,13 @@ def read_pooling(checkpoint: GGUFFile) -> Pooling | None:
     """
     name = _architecture(checkpoint)
     keys = MetadataReader(checkpoint.metadata, name, path=checkpoint.path)
-    kind = keys.int("pooling_type", 1 if name in ENCODERS else 0)
+    only_reads = name in ENCODERS or any(row.name == name and not row.is_causal for row in ARCHITECTURES)
+    kind = keys.int("pooling_type", 1 if only_reads else 0)
     if not 0 <= kind < _NUM_POOLINGS:
         fact = f"{name}.pooling_type is {kind}; expected 0 (none), 1 (mean), 2 (cls), 3 (last) or 4 (rank)"
         raise CheckpointError(fact, path=checkpoint.path)
     ranked: Pooling = "cls" if name in ENCODERS else "last"
-    poolings: tuple[Pooling | None, ...] = ("mean" if name in ENCODERS else None, "mean", "cls", "last", ranked)
+    poolings: tuple[Pooling | None, ...] = ("mean" if only_reads else None, "mean", "cls", "last", ranked)
     return poolings[kind]
 
 

@@ -104,12 +104,18 @@ class _GGUFSpec:
             attention_softcap=self._softcap("attn_logit_softcapping", row.attention_softcap),
             final_softcap=self._softcap("final_logit_softcapping", row.final_softcap),
             required_tensors=row.required_tensors,
+            is_causal=row.is_causal,
         )
 
     def _refuse_variants(self) -> None:
         """Fail on what changes the meaning of the model and has no place in the spec."""
         if self._keys.int("expert_count", 0):
             fact = f"this {self._row.name} model is a mixture of experts, which is not supported; use a dense model"
+            raise UnsupportedArchitecture(fact, path=self._path)
+        is_causal = self._row.is_causal
+        if self._keys.bool("attention.causal", is_causal) is not is_causal:
+            wanted = "causal" if is_causal else "not causal"
+            fact = f"{self._row.name}.attention.causal is {not is_causal}; models of this architecture must be {wanted}"
             raise UnsupportedArchitecture(fact, path=self._path)
 
     def _vocab_size(self) -> int:
@@ -143,6 +149,8 @@ class _GGUFSpec:
         if not window or self._row.window_period is None:
             return (None,) * num_layers
         self._checked("attention.sliding_window", window, 2**31 - 1)
+        if not self._row.is_causal:
+            window = window // 2 + 1
         return tuple(window if slides else None for slides in self._sliding_layers(num_layers))
 
     def _sliding_layers(self, num_layers: int) -> tuple[bool, ...]:

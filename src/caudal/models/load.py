@@ -40,9 +40,11 @@ def load_model(
     if max_model_len is not None and max_model_len > spec.context_length:
         message = f"max_model_len is {max_model_len}; the model was made for {spec.context_length}; lower it"
         raise ConfigError(message)
+    chosen = pooling_of(checkpoint, pooling)
     if isinstance(spec, EncoderSpec):
-        return Encoder(spec, weights, backend)
-    return Decoder(spec, weights, backend, pooled=pooling_of(checkpoint, pooling) is not None)
+        assert chosen is not None, "an encoder is always pooled"
+        return Encoder(spec, weights, backend, chosen)
+    return Decoder(spec, weights, backend, pooling=chosen)
 
 
 def pooling_of(checkpoint: GGUFFile, asked: Pooling | None) -> Pooling | None:

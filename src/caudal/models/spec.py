@@ -19,7 +19,8 @@ class LayerSpec:
         num_heads, num_kv_heads, head_size: attention's shape; keys and values have the same head size.
         ffn_size: width of the feed-forward network.
         attention_scale: multiplies q.k.
-        window: a query at p sees keys in (p - window, p]; None sees all before it.
+        window: a query at p sees keys in (p - window, p], or in (p - window, p + window) of a model that is not causal;
+            None sees all.
         rope: index into DecoderSpec.ropes.
     """
 
@@ -45,6 +46,7 @@ class DecoderSpec:
         ropes: the distinct rotary embeddings of the layers.
         required_tensors: of each of these tuples of names, every layer must hold one. They are optional parts in
             general, but without them this architecture is wrong.
+        is_causal: False: tokens see what comes after them too, so that texts are only read, and whole.
     """
 
     architecture: str
@@ -59,13 +61,17 @@ class DecoderSpec:
     attention_softcap: float | None = None
     final_softcap: float | None = None
     required_tensors: tuple[tuple[str, ...], ...] = ()
+    is_causal: bool = True
 
     @property
     def kv_windows(self) -> tuple[int | None, ...]:
         """The window of every KV group: full attention first if any layer has it, then each distinct window.
 
-        A model with sliding layers only has its first window as group 0.
+        A model with sliding layers only has its first window as group 0. One that is not causal has one group: nothing
+        falls out of a window while its texts come whole.
         """
+        if not self.is_causal:
+            return (None,)
         distinct = dict.fromkeys(layer.window for layer in self.layers)
         full: tuple[int | None, ...] = (None,) if None in distinct else ()
         return full + tuple(window for window in distinct if window is not None)
@@ -74,7 +80,12 @@ class DecoderSpec:
         """Return what each layer keeps per token and in which KV group, in layer order."""
         windows = self.kv_windows
         return tuple(
-            KVLayer(windows.index(layer.window), layer.num_kv_heads, layer.head_size, layer.head_size)
+            KVLayer(
+                windows.index(layer.window) if self.is_causal else 0,
+                layer.num_kv_heads,
+                layer.head_size,
+                layer.head_size,
+            )
             for layer in self.layers
         )
 
@@ -108,4 +119,5 @@ class DecoderSpec:
             scale=layer.attention_scale,
             softcap=self.attention_softcap,
             window=layer.window,
+            is_causal=self.is_causal,
         )

@@ -55,6 +55,12 @@ struct Shape {
   float softcap;
   caudal::KVType type;
   bool is_causal = true;
+  int queries_behind = 0;  // tokens of the context that come after the last query, where it is not causal
+
+  int first_position() const { return context - num_queries - (is_causal ? 0 : queries_behind); }
+  bool sees(int position, int token) const {
+    return (!is_causal || token <= position) && (window == 0 || std::abs(position - token) < window);
+  }
 };
 
 struct Case {
@@ -93,9 +99,9 @@ struct Case {
     a.out = out.data();
     a.q_stride = a.out_stride = q_stride();
     a.num_heads = shape.num_kv_heads * shape.group;
-    a.first_position = shape.is_causal ? shape.context - shape.num_queries + first : shape.context - 1;
-    a.position_step = shape.is_causal ? 1 : 0;
+    a.first_position = shape.first_position() + first;
     a.num_queries = count;
+    a.context_len = shape.is_causal ? 0 : shape.context;
     a.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_size));
     a.softcap = shape.softcap;
     a.window = shape.window;
@@ -115,7 +121,8 @@ struct Case {
     std::vector<float> out(static_cast<size_t>(count) * q_stride(), -1.0f);
     std::vector<uint8_t> scratch(kernels.attention.scratch_bytes(shape.head_size));
     AttentionArgs a = args(first, count, out);
-    const int num_parts = (a.first_position + (count - 1) * a.position_step) / caudal::kPartTokens + 1;
+    const int last_seen = shape.is_causal ? a.first_position + count - 1 : shape.context - 1;
+    const int num_parts = last_seen / caudal::kPartTokens + 1;
     const auto slot = static_cast<size_t>(a.num_heads * (shape.head_size + 2));
     std::vector<float> results(slot * static_cast<size_t>(num_parts * count), NAN);
     a.results = {results.data(), slot, num_parts};
@@ -136,13 +143,13 @@ struct Case {
     const auto d = static_cast<size_t>(shape.head_size), kv_stride = static_cast<size_t>(shape.num_kv_heads) * d;
     std::vector<float> out;
     for (int i = 0; i < shape.num_queries; ++i) {
-      const int position = shape.is_causal ? shape.context - shape.num_queries + i : shape.context - 1;
-      const int first = shape.window > 0 ? std::max(0, position - shape.window + 1) : 0;
+      const int position = shape.first_position() + i;
       for (int head = 0; head < shape.num_kv_heads * shape.group; ++head) {
         const float* query = &q[static_cast<size_t>(i) * q_stride() + static_cast<size_t>(head) * d];
         std::vector<double> sums(d, 0.0);
         double total = 0.0;
-        for (int t = first; t <= position; ++t) {
+        for (int t = 0; t < shape.context; ++t) {
+          if (!shape.sees(position, t)) continue;
           const size_t row = static_cast<size_t>(t) * kv_stride + static_cast<size_t>(head / shape.group) * d;
           double score = 0.0;
           for (size_t j = 0; j < d; ++j) score += static_cast<double>(query[j]) * static_cast<double>(k[row + j]);
@@ -413,7 +420,13 @@ int main(int argc, char** argv) {
       check_attention(kernels, oracle, {16, 2, 1, 16, 50, 50, 7, 50.0f, type});
       check_attention(kernels, oracle, {96, 1, 13, 32, 40, 5, 64, 30.0f, type});
       check_attention(kernels, oracle, {32, 2, 1, 32, 40, 40, 0, 0.0f, type, false});
-      check_attention(kernels, oracle, {64, 2, 3, 32, 600, 9, 0, 0.0f, type, false});
+      check_attention(kernels, oracle, {64, 2, 3, 32, 600, 9, 0, 0.0f, type, false, 400});
+      // Windows both ways: in a whole sequence, wider than it, over the end of a part, and queries beside each other
+      // that see different parts.
+      check_attention(kernels, oracle, {32, 2, 1, 32, 40, 40, 7, 0.0f, type, false});
+      check_attention(kernels, oracle, {16, 1, 2, 16, 50, 50, 1000, 0.0f, type, false});
+      check_attention(kernels, oracle, {64, 1, 3, 32, 600, 9, 100, 0.0f, type, false, 300});
+      check_attention(kernels, oracle, {32, 1, 2, 16, 700, 20, 8, 20.0f, type, false, 180});
       // Parts: whole ones, a last one of one token, windows that begin inside and at the end of one.
       check_attention(kernels, oracle, {64, 3, 3, 32, 768, 2, 0, 0.0f, type});
       check_attention(kernels, oracle, {32, 2, 4, 32, 513, 3, 0, 20.0f, type});

@@ -281,6 +281,10 @@ class CpuBackend:
         """Record the choice of the rows whose logits are wanted."""
         return Value(batch, batch.logit_rows(x.index))
 
+    def sequence_means(self, x: Value, batch: _native.Program) -> Value:
+        """Record the mean of every sequence's rows."""
+        return Value(batch, batch.sequence_means(x.index))
+
     def sample(self, logits: NDArray[np.float32], sampling: SamplingBatch) -> SampleOutput:
         """Choose tokens natively, rows shared out over the threads. A row without a finite logit gives -1.
 
