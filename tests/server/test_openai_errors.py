@@ -25,6 +25,7 @@ async def test_a_chat_names_its_model_where_openai_wants_it(http):
     [
         ({"max_tokens": "many"}, "max_tokens"),
         ({"max_tokens": 0}, "max_tokens"),
+        ({"n_predict": 0}, "n_predict"),
         ({"temperature": -1}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
         ({"temperature": True}, "temperature"),

@@ -14,7 +14,7 @@ from caudal.errors import InvalidParameter, UnsupportedParameter
 from caudal.server.answer_writer import EVENT_STREAM, PING, by_answer, sse
 from caudal.server.conversation import new_answer, read_conversation
 from caudal.server.generation_response import GenerationResponse
-from caudal.server.openai.chat_fields import asked_tokens, conversation_of, num_logprobs
+from caudal.server.openai.chat_fields import conversation_of, num_logprobs
 from caudal.server.openai.chat_parts import ChunkParts, message_of
 from caudal.server.openai.chat_protocol import (
     CHAT_REFUSED,
@@ -30,6 +30,7 @@ from caudal.server.openai.chat_protocol import (
 )
 from caudal.server.openai.output_fields import output_rule_of
 from caudal.server.openai.sampling_fields import (
+    asked_tokens,
     check_request_fields,
     choice_params,
     refuse_unsupported,
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
 
 FINGERPRINT = f"caudal-{__version__}"
 DONE = b"data: [DONE]\n\n"
+LIMITS = ("max_completion_tokens", "max_tokens", "n_predict")
+"""The names of an answer's limit: OpenAI's, its older one, and llama.cpp's. The first that is given counts."""
+
 _decoder = msgspec.json.Decoder(ChatRequest)
 _encode = msgspec.json.Encoder().encode
 
@@ -65,7 +69,7 @@ async def chat_completions(call: Call) -> Response:
     model = await call.model(body.model)
     _refuse(body)
     prompt = await read_conversation(conversation_of(body), model, num_chars=call.num_bytes)
-    room = model.room_for_answer(prompt.token_ids, asked_tokens(body), "messages")
+    room = model.room_for_answer(prompt.token_ids, asked_tokens(body, LIMITS), "messages")
     params = sampling_params(body, model.tokenizer, max_tokens=room, logprobs=num_logprobs(body))
     grammar = await grammar_for(output_rule_of(body), model, prompt)
     id_ = f"chatcmpl-{secrets.token_hex(16)}"

@@ -105,17 +105,6 @@ def checked_choice(choice: ToolChoice, tools: Sequence[dict[str, Any]], field: s
     return choice
 
 
-def asked_tokens(body: ChatRequest) -> int | None:
-    """Return how long the answer may be; max_tokens is the older name of max_completion_tokens."""
-    asked = body.max_completion_tokens
-    if asked is None:
-        return body.max_tokens
-    if asked < 1:
-        message = f"max_completion_tokens is {asked}; expected at least 1"
-        raise InvalidParameter(message, parameter="max_completion_tokens")
-    return asked
-
-
 def num_logprobs(body: ChatRequest) -> int | None:
     """Return how many log-probabilities each token is to have; None for none."""
     if body.top_logprobs is not None and not 0 <= body.top_logprobs <= MAX_LOGPROBS:

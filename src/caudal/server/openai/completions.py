@@ -24,6 +24,7 @@ from caudal.server.openai.completion_protocol import (
 )
 from caudal.server.openai.output_fields import output_rule_of
 from caudal.server.openai.sampling_fields import (
+    asked_tokens,
     check_request_fields,
     check_token_ids,
     choice_params,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from caudal.server.tokenizer_port import ServedTokenizer
 
 DEFAULT_MAX_TOKENS = 16
+LIMITS = ("max_tokens", "n_predict")
 _decoder = msgspec.json.Decoder(CompletionRequest)
 _encode = msgspec.json.Encoder().encode
 
@@ -80,9 +82,7 @@ async def completions(call: Call) -> Response:
 
 def _params(body: CompletionRequest, model: LoadedModel) -> SamplingParams:
     """Return the parameters of every answer. Scoring (max_tokens 0) generates a token that nobody sees."""
-    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    if scores_only(body):
-        max_tokens = 1
+    max_tokens = 1 if scores_only(body) else asked_tokens(body, LIMITS, DEFAULT_MAX_TOKENS)
     params = sampling_params(body, model.tokenizer, max_tokens=max_tokens, logprobs=body.logprobs)
     if body.echo and body.logprobs is not None:
         wanted = max(body.logprobs, params.prompt_logprobs or 0)

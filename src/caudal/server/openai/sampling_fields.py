@@ -64,6 +64,7 @@ class SamplingFields(OutputFields, frozen=True, kw_only=True):
     include_stop_str_in_output: bool | None = None
     min_tokens: int | None = None
     max_tokens: int | None = None
+    n_predict: int | None = None
     ignore_eos: bool | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool | None = None
@@ -137,6 +138,27 @@ def sampling_params(
     if fields.seed is not None and fields.seed != -1:  # -1 is llama.cpp's and vLLM's way to say "any"
         given["seed"] = fields.seed
     return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, **given)
+
+
+def asked_tokens(fields: SamplingFields, names: tuple[str, ...], default: int | None = None) -> int | None:
+    """Return how long an answer may be, in tokens; None for as long as the context allows.
+
+    Args:
+        fields: the request.
+        names: of the fields that say so; the first that is given counts. Negative is llama.cpp's way to say "any".
+        default: where none is given.
+
+    Raises:
+        InvalidParameter: it is 0; names the field.
+    """
+    name = next((each for each in names if getattr(fields, each) is not None), None)
+    if name is None:
+        return default
+    asked: int = getattr(fields, name)
+    if asked == 0:
+        message = f"{name} is 0; expected at least 1, or -1 for as many as the context allows"
+        raise InvalidParameter(message, parameter=name)
+    return asked if asked > 0 else None
 
 
 def choice_params(params: SamplingParams, index: int) -> SamplingParams:
