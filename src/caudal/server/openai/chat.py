@@ -129,6 +129,8 @@ class ChatWriter:
             events.append(self._chunk(ChunkChoice(index=index, delta=Delta(role="assistant", content=""))))
         parts = self._parts[index]
         deltas = parts.deltas(piece.parts)
+        if piece.finish_reason is not None:
+            deltas += parts.end(is_cut=piece.is_cut)
         logprobs = self._logprobs([piece])
         if not deltas and logprobs is not None and logprobs.content:
             deltas = [Delta(content="")]
@@ -172,7 +174,7 @@ class ChatWriter:
 
     def _choice(self, index: int, pieces: list[Piece]) -> ChatChoice:
         last = pieces[-1]
-        message = message_of([part for piece in pieces for part in piece.parts])
+        message = message_of([part for piece in pieces for part in piece.parts], is_cut=last.is_cut)
         reason = last.finish_reason or "stop"
         return ChatChoice(
             index=index,

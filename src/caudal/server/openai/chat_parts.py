@@ -33,6 +33,7 @@ class ChunkParts:
 
     def __init__(self) -> None:
         self._has_calls = False
+        self._lacking: int | None = None  # the last call, while it has no arguments
 
     def deltas(self, parts: Sequence[Part]) -> list[Delta]:
         """Return what parts add to the message."""
@@ -45,23 +46,36 @@ class ChunkParts:
             return Delta(reasoning_content=part.text, reasoning=part.text)
         if isinstance(part, CallBegin):
             self._has_calls = True
+            self._lacking = part.index
             begin = FunctionDelta(name=part.name, arguments="")
             return Delta(
                 tool_calls=[ToolCallDelta(index=part.index, id=new_call_id(), type="function", function=begin)]
             )
+        self._lacking = None
         return Delta(tool_calls=[ToolCallDelta(index=part.index, function=FunctionDelta(arguments=part.text))])
+
+    def end(self, *, is_cut: bool) -> list[Delta]:
+        """Return what the end of the answer adds: the arguments of a call without any, unless it was cut off there."""
+        if self._lacking is None or is_cut:
+            return []
+        return [Delta(tool_calls=[ToolCallDelta(index=self._lacking, function=FunctionDelta(arguments="{}"))])]
 
     def finish_reason(self, reason: str) -> str:
         """Return the reason that clients are told: an answer that ends with calls waits for their results."""
         return "tool_calls" if self._has_calls and reason == "stop" else reason
 
 
-def message_of(parts: Sequence[Part]) -> AnswerMessage:
-    """Return a whole answer as a message."""
+def message_of(parts: Sequence[Part], *, is_cut: bool = False) -> AnswerMessage:
+    """Return a whole answer as a message. If the answer was cut off, its last call may have no arguments yet."""
     text = "".join(part.text for part in parts if isinstance(part, TextPart))
     reasoning = "".join(part.text for part in parts if isinstance(part, ReasoningPart))
     calls = [
-        ToolCall(id=new_call_id(), function=CalledFunction(name=begin.name, arguments=arguments_of(parts, begin.index)))
+        ToolCall(
+            id=new_call_id(),
+            function=CalledFunction(
+                name=begin.name, arguments=arguments_of(parts, begin.index) or ("" if is_cut else "{}")
+            ),
+        )
         for begin in parts
         if isinstance(begin, CallBegin)
     ]
@@ -74,5 +88,5 @@ def message_of(parts: Sequence[Part]) -> AnswerMessage:
 
 
 def arguments_of(parts: Sequence[Part], index: int) -> str:
-    """Return the arguments of an answer's call as JSON text."""
-    return "".join(part.text for part in parts if isinstance(part, CallArguments) and part.index == index) or "{}"
+    """Return the arguments of an answer's call as JSON text; of a call that was cut off, their beginning."""
+    return "".join(part.text for part in parts if isinstance(part, CallArguments) and part.index == index)
