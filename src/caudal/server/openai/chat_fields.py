@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from caudal.errors import InvalidParameter, UnsupportedParameter
 from caudal.sampling_params import MAX_LOGPROBS
 from caudal.server.conversation import Conversation, ToolChoice
+from caudal.server.left_out import left_out
 from caudal.server.openai.chat_protocol import NamedFunction, NamedTool, ToolFunction
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from caudal.server.openai.chat_protocol import ChatMessage, ChatRequest
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_RESULTS = ("tool", "function")
+_TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 MAX_TOOLS = 1024
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_.:/-]{1,256}")
 
@@ -142,8 +145,11 @@ def _content_text(message: ChatMessage) -> str:
         return message.content
     texts: list[str] = []
     for part in message.content:
-        text = part.refusal if part.type == "refusal" else part.text
-        if part.type not in ("text", "input_text", "output_text", "refusal") or text is None:
+        is_text = part.type in _TEXT_PARTS
+        text = part.refusal if part.type == "refusal" else part.text if is_text else None
+        if text is None and message.role in _RESULTS:
+            text = left_out(part.type)
+        if text is None:
             wanted = f"a message has a content part of type {part.type!r}; only parts of text are supported"
             raise UnsupportedParameter(wanted, parameter="messages")
         texts.append(text)
