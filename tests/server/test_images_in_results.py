@@ -78,7 +78,7 @@ async def test_the_model_is_told_of_an_image_in_a_result(api, role, part):
 
 
 @pytest.mark.parametrize(("api", "role", "part"), APIS)
-async def test_a_users_own_image_is_refused(api, role, part):  # noqa: ARG001 - only the user's
+async def test_a_users_own_image_is_refused(api, role, part):
     async with in_process(max_model_len=8192) as http:
         path, body = api("user", part)
         response = await http.post(path, json=body)
