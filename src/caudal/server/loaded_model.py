@@ -88,7 +88,7 @@ class LoadedModel:
                 f"This model's maximum context length is {limit} tokens. However, a text has {num_tokens} tokens, "
                 "which is too large. Cut it into smaller ones."
             )
-            raise PromptTooLong(message, parameter=parameter)
+            raise PromptTooLong(message, parameter=parameter, num_prompt_tokens=num_tokens, max_model_len=limit)
 
     async def tokenize(self, work: Callable[[], Result], num_chars: int) -> Result:
         """Run tokenizer work: here if it is short, else on the thread for it."""

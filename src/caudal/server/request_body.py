@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from caudal.server.item_limit import check_items
 from caudal.server.problems import HTTPProblem
 
 if TYPE_CHECKING:
@@ -50,9 +51,12 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float = 120.0) 
 
 
 def parse_body(data: bytes, decoder: msgspec.json.Decoder[Body]) -> Body:
-    """Return the body as the decoder's type. Unknown fields are ignored; a wrong type is a 400 that names the field."""
+    """Return the body as the decoder's type. Unknown fields are ignored; a wrong type is a 400 that names the field.
+
+    So are more messages or items than MAX_ITEMS.
+    """
     try:
-        return decoder.decode(data)
+        body = decoder.decode(data)
     except msgspec.ValidationError as error:
         found = _FIELD.search(str(error))
         message = f"the request body does not have the expected shape: {error}"
@@ -63,3 +67,5 @@ def parse_body(data: bytes, decoder: msgspec.json.Decoder[Body]) -> Body:
     except RecursionError as error:
         message = "the request body is nested too deeply; expected a flat JSON object"
         raise HTTPProblem(400, message, code="invalid_json") from error
+    check_items(body)
+    return body

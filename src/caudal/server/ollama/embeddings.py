@@ -67,7 +67,7 @@ async def embed(call: Call) -> Response:
         message = f"dimensions is {body.dimensions}; expected at least 1"
         raise InvalidParameter(message, parameter="dimensions")
     model = await call.model(find_model(call, body.model or body.name).name)
-    texts = read_texts(body.input or "", "input", most=call.settings.max_open_requests)
+    texts = read_texts(body.input or "", "input", model, most=call.settings.max_open_requests)
     readings = await readings_of(texts, call, model, parameter="input")
 
     def write(pieces: Sequence[Piece]) -> bytes:

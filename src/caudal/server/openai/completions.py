@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from caudal.errors import InvalidParameter
 from caudal.server.answer_reader import Piece
 from caudal.server.answer_writer import EVENT_STREAM, PING, by_answer, sse
 from caudal.server.conversation import new_answer
@@ -31,6 +30,7 @@ from caudal.server.openai.sampling_fields import (
     refuse_unsupported,
     sampling_params,
 )
+from caudal.server.openai.texts import read_texts
 from caudal.server.openai.token_labels import finite, label, prompt_logprob_maps
 from caudal.server.openai.usage import Usage, UsageCount, wants_usage
 from caudal.server.output_rules import grammar_for
@@ -123,20 +123,9 @@ async def read_prompts(body: CompletionRequest, model: LoadedModel, *, most: int
 
     Raises:
         InvalidParameter: no prompt, a mixture of ids and texts, or an id outside the vocabulary.
+        PromptTooLong: more token ids than the model reads.
     """
-    given = body.prompt
-    if isinstance(given, str):
-        prompts: list[str | list[int]] = [given]
-    elif given and all(isinstance(item, int) for item in given):
-        prompts = [[item for item in given if isinstance(item, int)]]
-    else:
-        prompts = [item for item in given if not isinstance(item, int)]
-        if not prompts or len(prompts) != len(given):
-            message = "prompt is empty or mixes token ids with texts; expected a text, token ids, or a list of either"
-            raise InvalidParameter(message, parameter="prompt")
-    if len(prompts) > most:
-        message = f"prompt has {len(prompts)} prompts; expected at most {most}"
-        raise InvalidParameter(message, parameter="prompt")
+    prompts = read_texts(body.prompt, "prompt", model, most=most)
     special = body.add_special_tokens is not False
     return await model.tokenize(
         lambda: [_read_prompt(prompt, model.tokenizer, special=special, echo=bool(body.echo)) for prompt in prompts],

@@ -13,6 +13,7 @@ from caudal.errors import PromptTooLong
 from caudal.server.answer_writer import EVENT_STREAM
 from caudal.server.conversation import new_answer, read_conversation
 from caudal.server.generation_response import GenerationResponse
+from caudal.server.item_limit import check_num_items
 from caudal.server.loaded_model import LONG_TEXT_CHARS
 from caudal.server.openai.chat import token_logprob
 from caudal.server.output_rules import grammar_for
@@ -103,7 +104,9 @@ def _items(body: ConversationBody, call: Call) -> tuple[list[InputItem], list[In
     previous = body.previous_response_id
     earlier = kept.conversation(call.tenant, previous) if previous else []
     given = [InputItem(role="user", content=body.input)] if isinstance(body.input, str) else body.input or []
-    return earlier, kept.resolved(call.tenant, given, earlier)
+    own = kept.resolved(call.tenant, given, earlier)
+    check_num_items(len(earlier) + len(own), "input")
+    return earlier, own
 
 
 def _num_chars(body: ConversationBody, call: Call) -> int:
