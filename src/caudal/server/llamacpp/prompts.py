@@ -103,9 +103,16 @@ async def read_prompts(given: Any, model: LoadedModel, *, most: int, num_chars: 
         raise InvalidParameter(message, parameter="prompt")
 
     def work() -> list[Prompt]:
+        for prompt in prompts:
+            model.check_text(num_chars_of(prompt), "prompt")
         return [prompt_of(token_ids_of(prompt, model.tokenizer), model.tokenizer) for prompt in prompts]
 
     return await model.tokenize(work, num_chars)
+
+
+def num_chars_of(prompt: str | list[str | int]) -> int:
+    """Return how many characters a prompt's texts have."""
+    return len(prompt) if isinstance(prompt, str) else sum(len(item) for item in prompt if isinstance(item, str))
 
 
 def prompt_of(token_ids: list[int], tokenizer: ServedTokenizer) -> Prompt:

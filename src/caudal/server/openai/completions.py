@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from caudal.server.call import Call
     from caudal.server.loaded_model import LoadedModel
     from caudal.server.problems import Problem
-    from caudal.server.tokenizer_port import ServedTokenizer
 
 DEFAULT_MAX_TOKENS = 16
 LIMITS = ("max_tokens", "n_predict")
@@ -128,13 +127,15 @@ async def read_prompts(body: CompletionRequest, model: LoadedModel, *, most: int
     prompts = read_texts(body.prompt, "prompt", model, most=most)
     special = body.add_special_tokens is not False
     return await model.tokenize(
-        lambda: [_read_prompt(prompt, model.tokenizer, special=special, echo=bool(body.echo)) for prompt in prompts],
+        lambda: [_read_prompt(prompt, model, special=special, echo=bool(body.echo)) for prompt in prompts],
         sum(map(len, prompts)),
     )
 
 
-def _read_prompt(prompt: str | list[int], tokenizer: ServedTokenizer, *, special: bool, echo: bool) -> Prompt:
+def _read_prompt(prompt: str | list[int], model: LoadedModel, *, special: bool, echo: bool) -> Prompt:
+    tokenizer = model.tokenizer
     if isinstance(prompt, str):
+        model.check_text(len(prompt), "prompt")
         return Prompt(prompt, tokenizer.encode(prompt, add_special_tokens=special, parse_special=True))
     check_token_ids(prompt, tokenizer, "prompt")
     return Prompt(tokenizer.decode(prompt) if echo else "", prompt)

@@ -62,8 +62,8 @@ async def create_response(call: Call) -> Response:
     earlier, own = _items(body, call)
     chat, rule = conversation_of(body, [*earlier, *own], tools), output_rule_of(body)
     model = await call.model(body.model)
-    prompt = await read_conversation(chat, model, num_chars=_num_chars(body, call))
     try:
+        prompt = await read_conversation(chat, model, num_chars=_num_chars(body, call), parameter="input")
         room = model.room_for_answer(prompt.token_ids, body.max_output_tokens, "input")
     except PromptTooLong as error:
         if not body.stream:
@@ -94,7 +94,7 @@ async def count_input_tokens(call: Call) -> Response:
     earlier, own = _items(body, call)
     chat = conversation_of(body, [*earlier, *own], request_tools(body))
     model = await call.model(body.model)
-    prompt = await read_conversation(chat, model, num_chars=_num_chars(body, call))
+    prompt = await read_conversation(chat, model, num_chars=_num_chars(body, call), parameter="input", counts=True)
     return Response(_encode(InputTokens(input_tokens=len(prompt.token_ids))), media_type="application/json")
 
 
