@@ -113,7 +113,8 @@ class ChatWriter:
         self._counts = UsageCount([num_prompt_tokens], n)
         self._n = n
         self._include_usage, self._continuous_usage = wants_usage(body.stream_options if body.stream else None)
-        self._parts = [ChunkParts() for _ in range(n)]
+        self._hides_reasoning = body.include_reasoning is False
+        self._parts = [ChunkParts(hides_reasoning=self._hides_reasoning) for _ in range(n)]
         self._begun = [False] * n
 
     def begin(self) -> bytes:
@@ -174,7 +175,8 @@ class ChatWriter:
 
     def _choice(self, index: int, pieces: list[Piece]) -> ChatChoice:
         last = pieces[-1]
-        message = message_of([part for piece in pieces for part in piece.parts], is_cut=last.is_cut)
+        parts = [part for piece in pieces for part in piece.parts]
+        message = message_of(parts, is_cut=last.is_cut, hides_reasoning=self._hides_reasoning)
         reason = last.finish_reason or "stop"
         return ChatChoice(
             index=index,

@@ -49,7 +49,21 @@ def conversation_of(body: ChatRequest) -> Conversation:
         add_generation_prompt=body.add_generation_prompt is not False,
         continue_final_message=bool(body.continue_final_message),
         variables=variables,
+        separates_reasoning=_separates_reasoning(body),
     )
+
+
+def _separates_reasoning(body: ChatRequest) -> bool:
+    """Return whether reasoning is told apart from content; reasoning_format is llama.cpp's way to say so."""
+    given = body.reasoning_format
+    if given in (None, "", "auto", "deepseek"):
+        return True
+    if given == "none":
+        return False
+    message = f"reasoning_format is {given!r}; expected 'auto', 'deepseek' or 'none'"
+    if given == "deepseek-legacy":
+        raise UnsupportedParameter(message, parameter="reasoning_format")
+    raise InvalidParameter(message, parameter="reasoning_format")
 
 
 def _functions(body: ChatRequest) -> list[ToolFunction]:

@@ -29,15 +29,20 @@ def new_call_id() -> str:
 
 
 class ChunkParts:
-    """The deltas of one answer's stream."""
+    """The deltas of one answer's stream.
 
-    def __init__(self) -> None:
+    Args:
+        hides_reasoning: leave reasoning out.
+    """
+
+    def __init__(self, *, hides_reasoning: bool = False) -> None:
+        self._hides_reasoning = hides_reasoning
         self._has_calls = False
         self._lacking: int | None = None  # the last call, while it has no arguments
 
     def deltas(self, parts: Sequence[Part]) -> list[Delta]:
         """Return what parts add to the message."""
-        return [self._delta(part) for part in parts]
+        return [self._delta(part) for part in parts if not (self._hides_reasoning and isinstance(part, ReasoningPart))]
 
     def _delta(self, part: Part) -> Delta:
         if isinstance(part, TextPart):
@@ -65,8 +70,14 @@ class ChunkParts:
         return "tool_calls" if self._has_calls and reason == "stop" else reason
 
 
-def message_of(parts: Sequence[Part], *, is_cut: bool = False) -> AnswerMessage:
-    """Return a whole answer as a message. If the answer was cut off, its last call may have no arguments yet."""
+def message_of(parts: Sequence[Part], *, is_cut: bool = False, hides_reasoning: bool = False) -> AnswerMessage:
+    """Return a whole answer as a message.
+
+    Args:
+        parts: of the answer.
+        is_cut: it was cut off, so that its last call may have no arguments yet.
+        hides_reasoning: leave reasoning out.
+    """
     text = "".join(part.text for part in parts if isinstance(part, TextPart))
     reasoning = "".join(part.text for part in parts if isinstance(part, ReasoningPart))
     calls = [
@@ -81,8 +92,8 @@ def message_of(parts: Sequence[Part], *, is_cut: bool = False) -> AnswerMessage:
     ]
     return AnswerMessage(
         content=text if text or not calls else None,
-        reasoning_content=reasoning or UNSET,
-        reasoning=reasoning or UNSET,
+        reasoning_content=UNSET if hides_reasoning else reasoning or UNSET,
+        reasoning=UNSET if hides_reasoning else reasoning or UNSET,
         tool_calls=calls or UNSET,
     )
 
