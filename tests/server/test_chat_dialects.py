@@ -71,3 +71,4 @@ async def test_reasoning_that_is_not_wanted_is_left_out_and_counted(monkeypatch)
         assert not {"reasoning_content", "reasoning"} & set(message)
         counts = [(await chat(http, SAID, include_reasoning=value)).json()["usage"] for value in (True, False)]
     assert counts[0]["completion_tokens"] == counts[1]["completion_tokens"]
+    assert all(count["completion_tokens_details"]["reasoning_tokens"] > 0 for count in counts)
