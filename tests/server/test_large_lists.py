@@ -37,12 +37,17 @@ BODIES = [
     ("/v1/responses/input_tokens", "input", [TURN] * MANY),
     ("/api/chat", "messages", [TURN] * MANY),
     ("/api/chat", "messages", turns(images=["x"] * MANY)),
+    ("/v1/messages", "system", [TEXT] * MANY),
+    ("/v1/messages", "tools", [{"name": "f"}] * MANY),
+    ("/v1/chat/completions", "tools", [{"function": {"name": "f"}}] * MANY),
+    ("/v1/chat/completions", "functions", [{"name": "f"}] * MANY),
+    ("/v1/responses", "tools", [{"type": "function", "name": "f"}] * MANY),
 ]
 
 
 @pytest.mark.parametrize(("path", "field", "items"), BODIES)
 async def test_too_many_items_are_a_400_that_names_them(http, path, field, items):
-    response = await http.post(path, json={"model": "scripted", "max_tokens": 5, field: items})
+    response = await http.post(path, json={"model": "scripted", "max_tokens": 5, "messages": [TURN], field: items})
     assert response.status_code == 400
     assert f"{field} has " in response.text
     assert f"at most {MAX_ITEMS}" in response.text

@@ -1,4 +1,4 @@
-"""How many messages or items a request may have: they are worked through on the event loop, where streams wait."""
+"""How many messages, items or tools a request may have: they are worked through on the event loop, where streams wait."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ if TYPE_CHECKING:
 MAX_ITEMS = 20_000
 """Messages or items, and the parts of their contents, together. No context holds so many turns."""
 
-_LISTS = ("messages", "input")
+_LISTS = ("messages", "input", "system", "tools", "functions")
 _PARTS = ("content", "output", "summary", "images", "tool_calls")
 
 
 def check_items(body: object) -> None:
-    """Raise InvalidParameter if a decoded request has more messages or items than MAX_ITEMS; names the field."""
+    """Raise InvalidParameter if a decoded request has more messages, items or tools than MAX_ITEMS; names the field."""
     for name in _LISTS:
         items = getattr(body, name, None)
-        if isinstance(items, list) and items and isinstance(items[0], msgspec.Struct):
+        if (
+            isinstance(items, list) and items and isinstance(items[0], msgspec.Struct | dict)
+        ):  # not texts, not token ids
             check_num_items(_num_items(items), name)
 
 
 def check_num_items(number: int, parameter: str) -> None:
     """Raise InvalidParameter if there are more than MAX_ITEMS."""
     if number > MAX_ITEMS:
-        message = f"{parameter} has {number} or more messages or items, parts counted; expected at most {MAX_ITEMS}"
+        message = f"{parameter} has {number} or more items, parts counted; expected at most {MAX_ITEMS}"
         raise InvalidParameter(message, parameter=parameter)
 
 

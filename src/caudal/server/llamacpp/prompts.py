@@ -95,7 +95,7 @@ async def read_prompts(given: Any, model: LoadedModel, *, most: int, num_chars: 
         PromptTooLong: one has more ids and texts than the model reads tokens.
     """
     for prompt in (given, *given) if isinstance(given, list) and len(given) <= most else (given,):
-        if isinstance(prompt, list) and len(prompt) > most:  # of ids, then, or it is too many in any case
+        if isinstance(prompt, list) and len(prompt) > most and _is_mixed(prompt):
             model.check_reads(len(prompt), "prompt")
     prompts = prompts_of(given)
     if len(prompts) > most:
