@@ -1,10 +1,8 @@
-"""How many messages, items or tools a request may have: they are worked through on the event loop, where streams wait."""
+"""How many messages, items or tools a request may have: they are worked through where streams wait."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from caudal.errors import InvalidParameter
 
@@ -22,9 +20,7 @@ def check_items(body: object) -> None:
     """Raise InvalidParameter if a decoded request has more messages, items or tools than MAX_ITEMS; names the field."""
     for name in _LISTS:
         items = getattr(body, name, None)
-        if (
-            isinstance(items, list) and items and isinstance(items[0], msgspec.Struct | dict)
-        ):  # not texts, not token ids
+        if isinstance(items, list) and items and not isinstance(items[0], str | int | list):  # texts, or token ids
             check_num_items(_num_items(items), name)
 
 
@@ -35,7 +31,7 @@ def check_num_items(number: int, parameter: str) -> None:
         raise InvalidParameter(message, parameter=parameter)
 
 
-def _num_items(items: Sequence[msgspec.Struct]) -> int:
+def _num_items(items: Sequence[object]) -> int:
     """Return how many there are with their parts, and the parts of those; it stops counting beyond the limit."""
     number = 0
     waiting: list[Sequence[object]] = [items]
