@@ -6,18 +6,14 @@ Models are not fetched: whatever is asked for, a local file takes its place.
 
     LLAMA_SHIM_PYTHON     the Python that has Caudal; this one by default
     LLAMA_SHIM_CHAT, LLAMA_SHIM_EMBEDDING, LLAMA_SHIM_RERANKER    the files
-    LLAMA_SHIM_FOLDER     where copies of the chat model with other templates are kept; unset, templates are left out
     LLAMA_SHIM_DRY_RUN    print Caudal's command line as JSON and leave
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 START = "from caudal.cli.main import main; main()"
 
@@ -73,25 +69,13 @@ def model_for(given, environment):
     return environment["LLAMA_SHIM_CHAT"]
 
 
-def template_of(given):
-    """Take the chat template out of the flags; None if there is none, or if it is one that llama.cpp has built in."""
+def template_options(given):
+    """Take the chat template out of the flags; one that llama.cpp has built in stays, to be told of."""
     if "--chat-template-file" in given:
-        return Path(given.pop("--chat-template-file")).read_text(encoding="utf-8")
+        return ["--chat-template-file", given.pop("--chat-template-file")]
     if " " in given.get("--chat-template", ""):
-        return given.pop("--chat-template")
-    return None
-
-
-def with_template(model, template, environment):
-    """Return a copy of the model with another chat template, making it if it is not there yet."""
-    name = hashlib.sha256(template.encode()).hexdigest()[:16]
-    target = Path(environment["LLAMA_SHIM_FOLDER"]) / f"{name}.gguf"
-    if not target.exists():
-        source = target.with_suffix(".jinja")
-        source.write_text(template, encoding="utf-8")
-        program = Path(__file__).with_name("other_template.py")
-        subprocess.run([python_of(environment), program, model, source, target], check=True)
-    return str(target)
+        return ["--chat-template", given.pop("--chat-template")]
+    return []
 
 
 def python_of(environment):
@@ -115,10 +99,7 @@ def lengths(given):
 def translate(arguments, environment):
     """Return the arguments of `caudal serve`, and sentences about what was left out."""
     given, unknown = parse(arguments)
-    model = model_for(given, environment)
-    if "LLAMA_SHIM_FOLDER" in environment and (template := template_of(given)) is not None:
-        model = with_template(model, template, environment)
-    options = [model, *lengths(given)]
+    options = [model_for(given, environment), *template_options(given), *lengths(given)]
     host = given.pop("--host", "127.0.0.1").split(",")[0]
     options += ["--host", host, "--port", given.pop("--port", "8080")]
     keys = [key for key in given.pop("--api-key", "").split(",") if key]

@@ -44,7 +44,6 @@ def environment(options, folder, made):
         "LLAMA_SHIM_CHAT": str(chat),
         "LLAMA_SHIM_EMBEDDING": str(options.embedding_model or made / "embedding.gguf"),
         "LLAMA_SHIM_RERANKER": str(options.reranker or made / "reranker.gguf"),
-        "LLAMA_SHIM_FOLDER": str(made),
         "PORT": os.environ.get("PORT") or str(free_port()),
         "PEER_LIST": str(HERE / "llama_cpp_tests.toml"),
         "PEER_SELECT": "listed" if options.listed else "",

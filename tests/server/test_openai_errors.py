@@ -25,6 +25,9 @@ async def test_a_chat_names_its_model_where_openai_wants_it(http):
     [
         ({"max_tokens": "many"}, "max_tokens"),
         ({"max_tokens": 0}, "max_tokens"),
+        ({"n_predict": 0}, "n_predict"),
+        ({"reasoning_format": "loud"}, "reasoning_format"),
+        ({"repeat_penalty": -1.0}, "repetition_penalty"),
         ({"temperature": -1}, "temperature"),
         ({"temperature": "hot"}, "temperature"),
         ({"temperature": True}, "temperature"),
@@ -84,6 +87,13 @@ async def test_wrong_values_name_the_field(http, fields, param):
         ({"audio": {"voice": "x"}}, "audio"),
         ({"logits_processors": ["x"]}, "logits_processors"),
         ({"use_beam_search": True}, "use_beam_search"),
+        ({"dry_multiplier": 0.8}, "dry_multiplier"),
+        ({"dynatemp_range": 0.5}, "dynatemp_range"),
+        ({"mirostat": 2}, "mirostat"),
+        ({"top_n_sigma": 1.0}, "top_n_sigma"),
+        ({"xtc_probability": 0.5}, "xtc_probability"),
+        ({"reasoning_format": "deepseek-legacy"}, "reasoning_format"),
+        ({"repeat_penalty": 1.1, "repeat_last_n": 64}, "repeat_last_n"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages"),
     ],
 )
@@ -98,6 +108,8 @@ async def test_what_would_change_the_answer_is_refused_by_name(http, fields, par
         {"tools": [], "tool_choice": "none", "functions": None},
         {"response_format": {"type": "text"}, "modalities": ["text"]},
         {"n": 1, "best_of": 1, "use_beam_search": False, "unknown": {"a": [1]}},
+        {"dry_multiplier": 0.0, "dynatemp_range": 0, "mirostat": 0, "top_n_sigma": -1.0, "xtc_probability": 0},
+        {"repeat_penalty": 1.0, "repeat_last_n": 64, "presence_penalty": 0, "frequency_penalty": 0.0},
         {"reasoning_effort": "high", "store": False, "service_tier": "auto", "include_reasoning": True},
     ],
 )

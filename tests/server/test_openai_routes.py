@@ -158,6 +158,30 @@ async def test_chat_defaults_to_the_rest_of_the_context(http):
     assert body["usage"]["total_tokens"] == 512
 
 
+@pytest.mark.parametrize("limit", [-1, -2, -(2**40)])
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "n_predict"])
+async def test_a_negative_limit_is_none(http, name, limit):
+    """llama.cpp's web UI, and clients that ask /props for the defaults, send -1."""
+    assert len((await chat(http, "loop:x", **{name: limit})).json()["choices"][0]["message"]["content"]) > 400
+    if name != "max_completion_tokens":  # a field of chat
+        assert len((await complete(http, "loop:x", **{name: limit})).json()["choices"][0]["text"]) > 400
+
+
+@pytest.mark.parametrize(
+    ("fields", "length"),
+    [
+        ({"n_predict": 5}, 5),
+        ({"n_predict": 5, "max_tokens": 7}, 7),
+        ({"max_tokens": 7, "max_completion_tokens": 3}, 3),
+        ({"max_tokens": 7, "max_completion_tokens": None, "n_predict": -1}, 7),
+    ],
+)
+async def test_the_names_of_the_limit(http, fields, length):
+    assert (await chat(http, "loop:x", **fields)).json()["choices"][0]["message"]["content"] == "x" * length
+    if "max_completion_tokens" not in fields:
+        assert (await complete(http, "loop:x", **fields)).json()["choices"][0]["text"] == "x" * length
+
+
 async def test_an_answer_longer_than_the_context_is_shortened(http):
     body = (await chat(http, "loop:x", max_tokens=32000)).json()
     assert body["usage"]["total_tokens"] == 512

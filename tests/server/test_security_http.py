@@ -198,6 +198,70 @@ def test_upgrades_are_ignored(server):
         assert b"101 Switching" not in answer
 
 
+def sent_in(parts, server):
+    """What is answered to a request whose bytes come in packets of their own."""
+    with socket.create_connection((server.host, server.port), timeout=10) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for part in parts:
+            connection.sendall(part)
+            time.sleep(0.001)
+        return server.read(connection)
+
+
+JAVA_SAYS = "say:Upgrade: h2c\r\nConnection: Upgrade\r\n\r\nPOST / HTTP/1.1\r\nUpgrade: h2c\r\n\r\n"
+JAVA_LINES = (
+    b"Connection: close, Upgrade, HTTP2-Settings",
+    b"HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA",
+    b"uPGRADE: h2c",
+    b"User-Agent: Java-http-client/21.0.2",
+)
+
+
+def java_request(*, chunked=False):
+    """A POST as Java's HttpClient makes it over plain HTTP, whose body looks like heads; its head, and its body."""
+    body = b"\r\n\r\n" + json.dumps({"messages": [{"role": "user", "content": JAVA_SAYS}]}).encode()
+    framing = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(body)
+    lines = (b"POST /chat/completions HTTP/1.1", b"Host: 127.0.0.1", *JAVA_LINES, framing, b"", b"")
+    return b"\r\n".join(lines), b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if chunked else body
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["length", "chunked"])
+@pytest.mark.parametrize("split", ["one packet", "head and body", "inside the field", "bytes"])
+def test_bodies_behind_an_offer_of_http_2_are_read(server, split, chunked):
+    """Java's HttpClient offers HTTP/2 with every request; RFC 9110, 7.8 lets a server ignore that."""
+    head, body = java_request(chunked=chunked)
+    data = head + body
+    cut = data.index(b"uPGRADE") + 3
+    parts = {
+        "one packet": [data],
+        "head and body": [head, body],
+        "inside the field": [data[:cut], data[cut:]],
+        "bytes": [data[i : i + 1] for i in range(len(data))],
+    }[split]
+    answer = sent_in(parts, server)
+    assert status_of(answer) == 200, answer
+    assert json.loads(body_of(answer))["choices"][0]["message"]["content"] == JAVA_SAYS.removeprefix("say:")
+
+
+def test_offers_in_pipelined_requests(server):
+    """Each of them is a request of its own, and what follows the last one is read as well."""
+    body = json.dumps({"messages": [{"role": "user", "content": "say:piped"}]}).encode()
+    lines = (b"Host: 127.0.0.1", b"Connection: Upgrade, HTTP2-Settings", b"Upgrade: h2c")
+    get = b"\r\n".join([b"GET /v1/models HTTP/1.1", *lines, b"", b""])
+    length = b"Content-Length: %d" % len(body)
+    post = b"\r\n".join([b"POST /chat/completions HTTP/1.1", *lines, length, b"", b""]) + body
+    last = b"GET /version HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
+    answer = server.raw((get + post) * 20 + last)
+    assert answer.count(b"HTTP/1.1 200 OK") == 41
+    assert answer.count(b'"piped"') == 20
+    assert b'"version"' in answer.rpartition(b"HTTP/1.1 200 OK")[2]
+
+
+def test_offers_do_not_widen_the_bound_of_a_head(server):
+    answer = server.raw(head(b"Connection: Upgrade", b"Upgrade: h2c", b"X: " + b"a" * 200_000))
+    assert not answer or status_of(answer) in (400, 431)
+
+
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd", "gzip, gzip", "evil"])
 def test_compressed_bodies_are_not_unpacked(server, encoding):
     """CVE-2024-12886: a small body that unpacks to gigabytes."""

@@ -53,6 +53,11 @@ class Piece:
     embedding: list[float] | None = None
     time_s: float = 0.0
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the answer ends where the model did not choose to end it: at its length, or at a stop string."""
+        return self.finish_reason == "length" or isinstance(self.stop_reason, str)
+
 
 def raise_failure(update: Update) -> None:
     """Raise what an update says went wrong: EngineUnavailable if somebody else ended the request, or CaudalError."""

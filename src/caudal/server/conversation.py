@@ -9,10 +9,13 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from caudal.errors import InvalidParameter
 from caudal.messages import AddRequest
 from caudal.server.answer_reader import AnswerReader
 from caudal.server.answers import Answer
+from caudal.server.loaded_model import check_counted
 from caudal.tools.formats import AnswerFormat, format_of
 
 if TYPE_CHECKING:
@@ -92,14 +95,30 @@ class ChatPrompt:
         )
 
 
-async def read_conversation(chat: Conversation, model: LoadedModel, *, num_chars: int) -> ChatPrompt:
-    """Return a conversation's prompt, by the model's template. `num_chars` says how much work that is.
+async def read_conversation(
+    chat: Conversation, model: LoadedModel, *, num_chars: int, parameter: str = "messages", counts: bool = False
+) -> ChatPrompt:
+    """Return a conversation's prompt, by the model's template.
+
+    Args:
+        chat: the conversation.
+        model: who is to read it.
+        num_chars: how much work that is.
+        parameter: the field that it comes from.
+        counts: its tokens are only counted, and may be more than the context.
 
     Raises:
         RequestError: the template refuses it, or the messages have parts that are not supported.
+        PromptTooLong: it is so long that it is not even tokenized.
     """
     tools, variables = template_input(chat)
-    token_ids = await model.tokenize(lambda: model.tokenizer.encode_chat(chat.messages, tools, **variables), num_chars)
+
+    def work() -> list[int]:
+        check = check_counted if counts else model.check_text
+        check(_num_chars(chat.messages, tools), parameter)
+        return model.tokenizer.encode_chat(chat.messages, tools, **variables)
+
+    token_ids = await model.tokenize(work, num_chars)
     answer_format = format_of(model.tokenizer.chat_template_source)
     tail = model.tokenizer.decode(token_ids[-_TAIL_TOKENS:], skip_special_tokens=False)
     return ChatPrompt(
@@ -108,6 +127,12 @@ async def read_conversation(chat: Conversation, model: LoadedModel, *, num_chars
         conversation=chat,
         opens_reasoning=answer_format.opens_reasoning(tail),
     )
+
+
+def _num_chars(messages: Sequence[Mapping[str, Any]], tools: list[dict[str, Any]] | None) -> int:
+    """Return how much text a template gets to show, apart from calls and reasoning, which some templates drop."""
+    texts = [content for message in messages if isinstance(content := message.get("content"), str)]
+    return sum(map(len, texts)) + (len(msgspec.json.encode(tools)) if tools else 0)
 
 
 def template_input(chat: Conversation) -> tuple[list[dict[str, Any]] | None, dict[str, Any]]:

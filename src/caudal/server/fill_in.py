@@ -47,6 +47,7 @@ async def fill_in_prompt(gap: Gap, model: LoadedModel) -> list[int]:
     """Return the token ids of a prompt with a gap. Nothing of the texts is read as a control token, or cut.
 
     Raises:
+        PromptTooLong: it is so long that it is not even tokenized.
         HTTPProblem: 501, the model has no tokens for that.
     """
     fim = model.tokenizer.fim_tokens
@@ -54,7 +55,12 @@ async def fill_in_prompt(gap: Gap, model: LoadedModel) -> list[int]:
         message = f"the model {model.name!r} does not support insert: it has no tokens to fill in the middle of a text"
         raise HTTPProblem(501, message, code="not_supported", parameter="suffix")
     num_chars = len(gap.before) + len(gap.after) + sum(len(file.name) + len(file.text) for file in gap.files)
-    return await model.tokenize(lambda: _token_ids(gap, fim, model.tokenizer), num_chars)
+
+    def work() -> list[int]:
+        model.check_text(num_chars, "prompt")
+        return _token_ids(gap, fim, model.tokenizer)
+
+    return await model.tokenize(work, num_chars)
 
 
 def _token_ids(gap: Gap, fim: FimTokens, tokenizer: ServedTokenizer) -> list[int]:

@@ -1,12 +1,14 @@
 """The HTTP answer of a generating route: one body, or a stream. Gone clients abort their requests.
 
 The status line of a stream waits a little for the first news, so that what the engine refuses, or fails at once, gets
-a status of its own. Later failures are told inside the stream, in the API's way. Silence is filled with pings.
+a status of its own. Later failures are told inside the stream, in the API's way. Silence of the stream is
+filled with pings, whether or not the engine is silent.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -95,12 +97,18 @@ class GenerationResponse(Response):
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         waiting = self._writer.begin()
+        ping_at_s = time.monotonic() + settings.ping_interval_s
         while pieces is not None:
             waiting += b"".join([self._writer.events(index, piece) for index, piece in pieces])
+            is_silent = not waiting and time.monotonic() >= ping_at_s  # many pieces have no bytes, or not yet
+            if is_silent:
+                waiting = self._writer.ping()
             if waiting:
                 await send({"type": "http.response.body", "body": waiting, "more_body": True})
-            pieces = await answers.next(settings.ping_interval_s)
-            waiting = self._writer.ping() if pieces == [] else b""
+            if waiting or is_silent:
+                ping_at_s = time.monotonic() + settings.ping_interval_s
+            waiting = b""
+            pieces = await answers.next(ping_at_s - time.monotonic())
         await send({"type": "http.response.body", "body": waiting + self._writer.end(), "more_body": False})
 
 

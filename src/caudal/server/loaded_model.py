@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 from caudal.constrain.checker import GrammarChecker
@@ -20,6 +21,18 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 LONG_TEXT_CHARS = 4096
+MAX_COUNTED_CHARS = 4 * 1024 * 1024
+"""Of a text whose tokens are wanted for themselves or their number: a million tokens of ordinary text."""
+
+_SHORT_CHARS = 64 * 1024
+"""Never refused unread: some tokenizers drop white space, or read a long word as one token."""
+
+
+def check_counted(length: int, parameter: str) -> None:
+    """Raise InvalidParameter if there is too much to have its tokens counted; length in characters, or token ids."""
+    if length > MAX_COUNTED_CHARS:
+        message = f"{parameter} is {length} long; this route reads at most {MAX_COUNTED_CHARS}: send it in parts"
+        raise InvalidParameter(message, parameter=parameter)
 
 
 class LoadedModel:
@@ -95,7 +108,29 @@ class LoadedModel:
                 f"This model's maximum context length is {limit} tokens. However, a text has {num_tokens} tokens, "
                 "which is too large. Cut it into smaller ones."
             )
-            raise PromptTooLong(message, parameter=parameter)
+            raise PromptTooLong(message, parameter=parameter, num_prompt_tokens=num_tokens, max_model_len=limit)
+
+    def check_text(self, num_chars: int, parameter: str) -> None:
+        """Raise PromptTooLong if a text has more characters than the context holds, whatever tokens they make.
+
+        One thread tokenizes for all requests: a text is measured there before it is worked through.
+        """
+        limit = self.max_model_len
+        if limit is None or num_chars <= max(_SHORT_CHARS, limit * self._longest_token):
+            return
+        num_tokens = -(-num_chars // self._longest_token)
+        message = (
+            f"This model's maximum context length is {limit} tokens. However, a text has {num_chars} characters, which "
+            f"are at least {num_tokens} tokens. Shorten it, or start the server with a larger --max-model-len."
+        )
+        raise PromptTooLong(message, parameter=parameter, num_prompt_tokens=num_tokens, max_model_len=limit)
+
+    @cached_property
+    def _longest_token(self) -> int:
+        """Bytes of the longest token, which is no shorter in characters than any token."""
+        control = max((len(text.encode()) for text in self.tokenizer.control_tokens), default=1)
+        longest = max(len(self.tokenizer.token_bytes(token_id)) for token_id in range(self.tokenizer.vocab_size))
+        return max(control, longest, 1)
 
     async def tokenize(self, work: Callable[[], Result], num_chars: int) -> Result:
         """Run tokenizer work: here if it is short, else on the thread for it."""

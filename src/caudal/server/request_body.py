@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
+from caudal.server.item_limit import check_items
 from caudal.server.problems import HTTPProblem
 
 if TYPE_CHECKING:
@@ -59,9 +60,10 @@ def parse_body(data: bytes, decoder: msgspec.json.Decoder[Body]) -> Body:
 
     Two things that clients write and that are not quite JSON's are taken all the same: whole numbers with a fraction
     of 0 where an integer is meant, and half surrogate pairs, of a text that was cut inside a character.
+    More messages or items than MAX_ITEMS are refused.
     """
     try:
-        return _decode(data, decoder)
+        body = _decode(data, decoder)
     except msgspec.ValidationError as error:
         found = _FIELD.search(str(error))
         message = f"the request body does not have the expected shape: {error}"
@@ -72,6 +74,8 @@ def parse_body(data: bytes, decoder: msgspec.json.Decoder[Body]) -> Body:
     except RecursionError as error:
         message = "the request body is nested too deeply; expected a flat JSON object"
         raise HTTPProblem(400, message, code="invalid_json") from error
+    check_items(body)
+    return body
 
 
 def _decode(data: bytes, decoder: msgspec.json.Decoder[Body]) -> Body:

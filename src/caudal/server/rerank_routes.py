@@ -83,9 +83,12 @@ async def rerank(call: Call) -> Response:
     model = await call.model(body.model)
     model.require("score")
     documents = _documents(body, most=call.settings.max_open_requests)
-    pairs = await model.tokenize(
-        lambda: [model.tokenizer.encode_pair(body.query, document) for document in documents], call.num_bytes
-    )
+
+    def ids_of(document: str) -> list[int]:
+        model.check_text(len(body.query) + len(document), "documents")
+        return model.tokenizer.encode_pair(body.query, document)
+
+    pairs = await model.tokenize(lambda: [ids_of(document) for document in documents], call.num_bytes)
     id_ = f"rerank-{secrets.token_hex(16)}"
     answers = new_readings(
         id_,

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from caudal.errors import InvalidParameter
 from caudal.server.conversation import read_conversation
 from caudal.server.llamacpp.text_routes import ContentFields, content_tokens
+from caudal.server.loaded_model import check_counted
 from caudal.server.openai.chat_fields import conversation_of
 from caudal.server.openai.chat_protocol import CHAT_REFUSED, ChatMessage, ChatRequest, Tool
 from caudal.server.openai.sampling_fields import check_token_ids, refuse_unsupported
@@ -96,11 +97,12 @@ async def _token_ids(body: TokenizeRequest, model: LoadedModel, *, num_chars: in
             chat_template=body.chat_template,
         )
         refuse_unsupported(chat, CHAT_REFUSED)
-        return (await read_conversation(conversation_of(chat), model, num_chars=num_chars)).token_ids
+        return (await read_conversation(conversation_of(chat), model, num_chars=num_chars, counts=True)).token_ids
     prompt = body.prompt
     if prompt is None:
         message = "neither prompt, messages nor content is given; expected one of them"
         raise InvalidParameter(message, parameter="prompt")
+    check_counted(len(prompt), "prompt")
     special = body.add_special_tokens is not False
     return await model.tokenize(
         lambda: model.tokenizer.encode(prompt, add_special_tokens=special, parse_special=True), num_chars
@@ -111,6 +113,7 @@ async def detokenize(call: Call) -> Response:
     """Return the text of token ids, control tokens included."""
     body = await call.body(_detokenize_decoder)
     model = await call.model(body.model)
+    check_counted(len(body.tokens), "tokens")
     check_token_ids(body.tokens, model.tokenizer, "tokens")
     text = await model.tokenize(
         lambda: model.tokenizer.decode(body.tokens, skip_special_tokens=False), len(body.tokens)

@@ -107,13 +107,14 @@ async def readings_of(
         HTTPProblem: the key has not enough tokens left for all of them.
     """
     model.require("embed")
-    tokens = await model.tokenize(
-        lambda: [
-            model.tokenizer.encode(text, add_special_tokens=special) if isinstance(text, str) else text
-            for text in texts
-        ],
-        call.num_bytes,
-    )
+
+    def ids_of(text: str | list[int]) -> list[int]:
+        if not isinstance(text, str):
+            return text
+        model.check_text(len(text), parameter)
+        return model.tokenizer.encode(text, add_special_tokens=special)
+
+    tokens = await model.tokenize(lambda: [ids_of(text) for text in texts], call.num_bytes)
     for token_ids in tokens:
         check_token_ids(token_ids, model.tokenizer, parameter)
     request_id = f"embd-{secrets.token_hex(16)}"

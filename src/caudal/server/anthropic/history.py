@@ -14,6 +14,7 @@ import msgspec
 from caudal.errors import InvalidParameter, UnsupportedParameter
 from caudal.server.anthropic.request_protocol import Block
 from caudal.server.anthropic.tool_changes import ADDITION, REMOVAL, change_text
+from caudal.server.left_out import left_out
 from caudal.server.sealed_reasoning import unseal
 
 if TYPE_CHECKING:
@@ -75,12 +76,23 @@ def _tool_message(block: Block) -> dict[str, Any]:
         raise InvalidParameter(message, parameter="messages")
     content = block.content
     if isinstance(content, list):
-        text = "\n".join(_text_of(part) for part in content)
+        text = "\n".join(_result_text(part) for part in content)
     else:
         text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False) if content else ""
     if block.is_error:
         text = f"Error: {text}"
     return {"role": "tool", "tool_call_id": block.tool_use_id, "content": text}
+
+
+def _result_text(block: Block) -> str:
+    """Return the text of a block of a tool's result, or what stands in its place."""
+    try:
+        return _text_of(block)
+    except UnsupportedParameter:
+        text = left_out(block.type)
+        if text is None:
+            raise
+        return text
 
 
 def _assistant_message(turn: InputMessage) -> dict[str, Any]:

@@ -19,8 +19,6 @@ from caudal.server.output_rules import grammar_for
 
 if TYPE_CHECKING:
     from caudal.server.call import Call
-    from caudal.server.conversation import ChatPrompt
-    from caudal.server.loaded_model import LoadedModel
 
 _messages_decoder = msgspec.json.Decoder(MessagesBody)
 _count_decoder = msgspec.json.Decoder(ConversationBody)
@@ -31,8 +29,11 @@ async def create_message(call: Call) -> Response:
     body = await call.body(_messages_decoder)
     chat, rule = conversation_of(body), output_rule_of(body)
     model = await call.model(body.model)
-    prompt = await read_conversation(chat, model, num_chars=call.num_bytes)
-    room = room_for_message(prompt, model, body.max_tokens)
+    try:
+        prompt = await read_conversation(chat, model, num_chars=call.num_bytes)
+        room = model.room_for_answer(prompt.token_ids, max(body.max_tokens, 1), "messages")
+    except PromptTooLong as error:
+        raise _too_long(error) from error
     params = sampling_params(body, room)
     id_ = f"msg_{secrets.token_hex(12)}"
     grammar = await grammar_for(rule, model, prompt)
@@ -53,15 +54,12 @@ async def count_tokens(call: Call) -> Response:
     body = await call.body(_count_decoder)
     chat = conversation_of(body)
     model = await call.model(body.model)
-    prompt = await read_conversation(chat, model, num_chars=call.num_bytes)
+    prompt = await read_conversation(chat, model, num_chars=call.num_bytes, counts=True)
     return Response(msgspec.json.encode(TokenCount(len(prompt.token_ids))), media_type="application/json")
 
 
-def room_for_message(prompt: ChatPrompt, model: LoadedModel, asked: int) -> int | None:
-    """Return LoadedModel.room_for_answer, with the refusal in the words from which clients read both numbers."""
-    try:
-        return model.room_for_answer(prompt.token_ids, max(asked, 1), "messages")
-    except PromptTooLong as error:
-        longest = (model.max_model_len or 1) - 1
-        message = f"prompt is too long: {len(prompt.token_ids)} tokens > {longest} maximum"
-        raise PromptTooLong(message, parameter="messages") from error
+def _too_long(error: PromptTooLong) -> PromptTooLong:
+    """Return the refusal in the words from which clients read both numbers; the first is at least so large."""
+    longest = (error.max_model_len or 1) - 1
+    message = f"prompt is too long: {error.num_prompt_tokens} tokens > {longest} maximum"
+    return PromptTooLong(message, parameter="messages")

@@ -57,7 +57,7 @@ async def embedding(call: Call) -> Response:
     if body.embd_normalize not in (-1, 2):
         message = f"embd_normalize is {body.embd_normalize}; only 2 (length 1) and -1 (as it is) are supported"
         raise UnsupportedParameter(message, parameter="embd_normalize")
-    texts = read_texts(given, "content", most=call.settings.max_open_requests)
+    texts = read_texts(given, "content", model, most=call.settings.max_open_requests)
     readings = await readings_of(texts, call, model, parameter="content")
 
     def write(pieces: Sequence[Piece]) -> bytes:

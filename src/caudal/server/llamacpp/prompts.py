@@ -92,16 +92,27 @@ async def read_prompts(given: Any, model: LoadedModel, *, most: int, num_chars: 
 
     Raises:
         RequestError: they have another form, or there are too many.
+        PromptTooLong: one has more ids and texts than the model reads tokens.
     """
+    for prompt in (given, *given) if isinstance(given, list) and len(given) <= most else (given,):
+        if isinstance(prompt, list) and len(prompt) > most and _is_mixed(prompt):
+            model.check_reads(len(prompt), "prompt")
     prompts = prompts_of(given)
     if len(prompts) > most:
         message = f"prompt has {len(prompts)} prompts; expected at most {most}"
         raise InvalidParameter(message, parameter="prompt")
 
     def work() -> list[Prompt]:
+        for prompt in prompts:
+            model.check_text(num_chars_of(prompt), "prompt")
         return [prompt_of(token_ids_of(prompt, model.tokenizer), model.tokenizer) for prompt in prompts]
 
     return await model.tokenize(work, num_chars)
+
+
+def num_chars_of(prompt: str | list[str | int]) -> int:
+    """Return how many characters a prompt's texts have."""
+    return len(prompt) if isinstance(prompt, str) else sum(len(item) for item in prompt if isinstance(item, str))
 
 
 def prompt_of(token_ids: list[int], tokenizer: ServedTokenizer) -> Prompt:

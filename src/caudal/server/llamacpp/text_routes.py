@@ -11,7 +11,8 @@ import msgspec
 from starlette.responses import JSONResponse, Response
 
 from caudal.server.conversation import read_conversation, template_input
-from caudal.server.llamacpp.prompts import prompts_of, token_ids_of
+from caudal.server.llamacpp.prompts import num_chars_of, prompts_of, token_ids_of
+from caudal.server.loaded_model import check_counted
 from caudal.server.openai.chat_fields import conversation_of
 from caudal.server.openai.chat_protocol import CHAT_REFUSED, ChatRequest
 from caudal.server.openai.sampling_fields import refuse_unsupported
@@ -39,7 +40,7 @@ async def input_tokens(call: Call) -> Response:
     body = await call.body(_decoder)
     model = await call.model(body.model)
     refuse_unsupported(body, CHAT_REFUSED)
-    prompt = await read_conversation(conversation_of(body), model, num_chars=call.num_bytes)
+    prompt = await read_conversation(conversation_of(body), model, num_chars=call.num_bytes, counts=True)
     return JSONResponse({"object": "response.input_tokens", "input_tokens": len(prompt.token_ids)})
 
 
@@ -74,6 +75,7 @@ async def content_tokens(content: Any, fields: ContentFields, model: LoadedModel
     prompts = prompts_of(content, "content") if content not in ("", []) else [""]
 
     def work() -> list[int]:
+        check_counted(sum(map(num_chars_of, prompts)), "content")
         return [
             token_id
             for number, prompt in enumerate(prompts)

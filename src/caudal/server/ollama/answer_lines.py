@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -87,14 +88,21 @@ class ContentReader:
                 self._name = part.name
         return contents
 
-    def finish(self) -> list[Content]:
-        """Return a call that is complete now."""
-        if self._name is None:
+    def finish(self, *, is_cut: bool = False) -> list[Content]:
+        """Return a call that is complete now. One that the answer was cut off in is dropped: it must not be run."""
+        if self._name is None or (is_cut and not _is_whole(self._arguments)):
             return []
         function = {"index": self._num_calls, "name": self._name, "arguments": _object(self._arguments)}
         self._name, self._arguments = None, ""
         self._num_calls += 1
         return [Content(calls=[{"id": new_call_id(), "function": function}])]
+
+
+def _is_whole(arguments: str) -> bool:
+    try:
+        return isinstance(json.loads(arguments), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -194,7 +202,7 @@ class LineWriter:
         if not self._parsed:
             return [Content(text=piece.text)] if piece.text else []
         contents = self._contents.read(piece.parts)
-        return contents + self._contents.finish() if piece.finish_reason is not None else contents
+        return contents + self._contents.finish(is_cut=piece.is_cut) if piece.finish_reason is not None else contents
 
     def _line(self, content: Content) -> bytes:
         return self._encoded({**self._head(content), "done": False})

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from caudal.errors import InvalidParameter, UnsupportedParameter
 from caudal.server.conversation import Conversation, ToolChoice
+from caudal.server.left_out import left_out
 from caudal.server.ollama.capabilities import thinks, uses_tools
 from caudal.server.openai.chat_fields import MAX_TOOLS, checked_choice, tool_of
 from caudal.server.openai.chat_protocol import NamedTool
@@ -109,8 +110,7 @@ def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
         if message.role not in _ROLES:
             text = f"a message has role {message.role!r}; expected one of {', '.join(_ROLES)}"
             raise InvalidParameter(text, parameter="messages")
-        refuse_images(message.images)
-        new: dict[str, Any] = {"role": message.role, "content": message.content or ""}
+        new: dict[str, Any] = {"role": message.role, "content": _content(message)}
         if message.thinking:
             new["reasoning_content"] = message.thinking
         if message.tool_calls:
@@ -119,6 +119,14 @@ def _messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
             _name_result(new, message, open_calls)
         plain.append(new)
     return plain
+
+
+def _content(message: Message) -> str:
+    """Return a message's text. Images are refused; in a tool's result they are replaced."""
+    if message.role != "tool":
+        refuse_images(message.images)
+        return message.content or ""
+    return "\n".join(text for text in (message.content, *(left_out("image") for _ in message.images or [])) if text)
 
 
 def _calls(message: Message, index: int, open_calls: list[tuple[str, str]]) -> list[dict[str, Any]]:

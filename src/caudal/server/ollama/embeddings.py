@@ -73,7 +73,7 @@ async def embed(call: Call) -> Response:
             model=body.model or body.name or model.name, embeddings=[], total_duration=0, prompt_eval_count=0
         )
         return Response(_encode(nothing), media_type="application/json")
-    texts = read_texts(body.input or "", "input", most=call.settings.max_open_requests)
+    texts = read_texts(body.input or "", "input", model, most=call.settings.max_open_requests)
     readings = await readings_of(texts, call, model, parameter="input")
 
     def write(pieces: Sequence[Piece]) -> bytes:

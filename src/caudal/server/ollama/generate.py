@@ -80,10 +80,17 @@ async def _read_prompt(body: GenerateRequest, model: LoadedModel, num_chars: int
         return await fill_in_prompt(Gap(before=text, after=body.suffix), model)
     tokenizer = model.tokenizer
     if not body.raw and tokenizer.chat_template_source:
-        prompt = await read_conversation(prompt_conversation(body, model), model, num_chars=num_chars)
+        prompt = await read_conversation(
+            prompt_conversation(body, model), model, num_chars=num_chars, parameter="prompt"
+        )
         return replace(prompt, token_ids=_after_context(body, prompt.token_ids, model))
     bare = f"{body.system}\n\n{text}" if body.system else text
-    token_ids = await model.tokenize(lambda: tokenizer.encode(bare, parse_special=True), num_chars)
+
+    def work() -> list[int]:
+        model.check_text(len(bare), "prompt")
+        return tokenizer.encode(bare, parse_special=True)
+
+    token_ids = await model.tokenize(work, num_chars)
     return _after_context(body, token_ids, model)
 
 

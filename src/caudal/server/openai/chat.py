@@ -14,7 +14,7 @@ from caudal.errors import InvalidParameter, UnsupportedParameter
 from caudal.server.answer_writer import EVENT_STREAM, PING, by_answer, sse
 from caudal.server.conversation import new_answer, read_conversation
 from caudal.server.generation_response import GenerationResponse
-from caudal.server.openai.chat_fields import asked_tokens, conversation_of, num_logprobs
+from caudal.server.openai.chat_fields import conversation_of, num_logprobs
 from caudal.server.openai.chat_parts import ChunkParts, message_of
 from caudal.server.openai.chat_protocol import (
     CHAT_REFUSED,
@@ -30,6 +30,7 @@ from caudal.server.openai.chat_protocol import (
 )
 from caudal.server.openai.output_fields import output_rule_of
 from caudal.server.openai.sampling_fields import (
+    asked_tokens,
     check_request_fields,
     choice_params,
     refuse_unsupported,
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
 
 FINGERPRINT = f"caudal-{__version__}"
 DONE = b"data: [DONE]\n\n"
+LIMITS = ("max_completion_tokens", "max_tokens", "n_predict")
+"""The names of an answer's limit: OpenAI's, its older one, and llama.cpp's. The first that is given counts."""
+
 _decoder = msgspec.json.Decoder(ChatRequest)
 _encode = msgspec.json.Encoder().encode
 
@@ -65,7 +69,7 @@ async def chat_completions(call: Call) -> Response:
     model = await call.model(body.model)
     _refuse(body)
     prompt = await read_conversation(conversation_of(body), model, num_chars=call.num_bytes)
-    room = model.room_for_answer(prompt.token_ids, asked_tokens(body), "messages")
+    room = model.room_for_answer(prompt.token_ids, asked_tokens(body, LIMITS), "messages")
     params = sampling_params(body, model.tokenizer, max_tokens=room, logprobs=num_logprobs(body))
     grammar = await grammar_for(output_rule_of(body), model, prompt)
     id_ = f"chatcmpl-{secrets.token_hex(16)}"
@@ -109,7 +113,8 @@ class ChatWriter:
         self._counts = UsageCount([num_prompt_tokens], n)
         self._n = n
         self._include_usage, self._continuous_usage = wants_usage(body.stream_options if body.stream else None)
-        self._parts = [ChunkParts() for _ in range(n)]
+        self._hides_reasoning = body.include_reasoning is False
+        self._parts = [ChunkParts(hides_reasoning=self._hides_reasoning) for _ in range(n)]
         self._begun = [False] * n
 
     def begin(self) -> bytes:
@@ -125,6 +130,8 @@ class ChatWriter:
             events.append(self._chunk(ChunkChoice(index=index, delta=Delta(role="assistant", content=""))))
         parts = self._parts[index]
         deltas = parts.deltas(piece.parts)
+        if piece.finish_reason is not None:
+            deltas += parts.end(is_cut=piece.is_cut)
         logprobs = self._logprobs([piece])
         if not deltas and logprobs is not None and logprobs.content:
             deltas = [Delta(content="")]
@@ -168,7 +175,8 @@ class ChatWriter:
 
     def _choice(self, index: int, pieces: list[Piece]) -> ChatChoice:
         last = pieces[-1]
-        message = message_of([part for piece in pieces for part in piece.parts])
+        parts = [part for piece in pieces for part in piece.parts]
+        message = message_of(parts, is_cut=last.is_cut, hides_reasoning=self._hides_reasoning)
         reason = last.finish_reason or "stop"
         return ChatChoice(
             index=index,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from caudal.errors import InvalidParameter, UnsupportedParameter
 from caudal.sampling_params import MAX_LOGPROBS
 from caudal.server.conversation import Conversation, ToolChoice
+from caudal.server.left_out import left_out
 from caudal.server.openai.chat_protocol import NamedFunction, NamedTool, ToolFunction
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from caudal.server.openai.chat_protocol import ChatMessage, ChatRequest
 
 _ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+_RESULTS = ("tool", "function")
+_TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
 MAX_TOOLS = 1024
 _TOOL_NAME = re.compile(r"[a-zA-Z0-9_.:/-]{1,256}")
 
@@ -46,7 +49,21 @@ def conversation_of(body: ChatRequest) -> Conversation:
         add_generation_prompt=body.add_generation_prompt is not False,
         continue_final_message=bool(body.continue_final_message),
         variables=variables,
+        separates_reasoning=_separates_reasoning(body),
     )
+
+
+def _separates_reasoning(body: ChatRequest) -> bool:
+    """Return whether reasoning is told apart from content; reasoning_format is llama.cpp's way to say so."""
+    given = body.reasoning_format
+    if given in (None, "", "auto", "deepseek"):
+        return True
+    if given == "none":
+        return False
+    message = f"reasoning_format is {given!r}; expected 'auto', 'deepseek' or 'none'"
+    if given == "deepseek-legacy":
+        raise UnsupportedParameter(message, parameter="reasoning_format")
+    raise InvalidParameter(message, parameter="reasoning_format")
 
 
 def _functions(body: ChatRequest) -> list[ToolFunction]:
@@ -105,17 +122,6 @@ def checked_choice(choice: ToolChoice, tools: Sequence[dict[str, Any]], field: s
     return choice
 
 
-def asked_tokens(body: ChatRequest) -> int | None:
-    """Return how long the answer may be; max_tokens is the older name of max_completion_tokens."""
-    asked = body.max_completion_tokens
-    if asked is None:
-        return body.max_tokens
-    if asked < 1:
-        message = f"max_completion_tokens is {asked}; expected at least 1"
-        raise InvalidParameter(message, parameter="max_completion_tokens")
-    return asked
-
-
 def num_logprobs(body: ChatRequest) -> int | None:
     """Return how many log-probabilities each token is to have; None for none."""
     if body.top_logprobs is not None and not 0 <= body.top_logprobs <= MAX_LOGPROBS:
@@ -153,8 +159,11 @@ def _content_text(message: ChatMessage) -> str:
         return message.content
     texts: list[str] = []
     for part in message.content:
-        text = part.refusal if part.type == "refusal" else part.text
-        if part.type not in ("text", "input_text", "output_text", "refusal") or text is None:
+        is_text = part.type in _TEXT_PARTS
+        text = part.refusal if part.type == "refusal" else part.text if is_text else None
+        if text is None and message.role in _RESULTS:
+            text = left_out(part.type)
+        if text is None:
             wanted = f"a message has a content part of type {part.type!r}; only parts of text are supported"
             raise UnsupportedParameter(wanted, parameter="messages")
         texts.append(text)

@@ -84,6 +84,7 @@ class ChatRequest(SamplingFields, frozen=True, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: str | None = None
     include_reasoning: bool | None = None
+    reasoning_format: str | None = None
     modalities: list[str] | None = None
     tools: list[Tool] | None = None
     tool_choice: str | NamedTool | None = None

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from caudal.errors import InvalidParameter
 from caudal.server.answer_reader import Piece
 from caudal.server.answer_writer import EVENT_STREAM, PING, by_answer, sse
 from caudal.server.conversation import new_answer
@@ -24,12 +23,14 @@ from caudal.server.openai.completion_protocol import (
 )
 from caudal.server.openai.output_fields import output_rule_of
 from caudal.server.openai.sampling_fields import (
+    asked_tokens,
     check_request_fields,
     check_token_ids,
     choice_params,
     refuse_unsupported,
     sampling_params,
 )
+from caudal.server.openai.texts import read_texts
 from caudal.server.openai.token_labels import finite, label, prompt_logprob_maps
 from caudal.server.openai.usage import Usage, UsageCount, wants_usage
 from caudal.server.output_rules import grammar_for
@@ -44,9 +45,9 @@ if TYPE_CHECKING:
     from caudal.server.call import Call
     from caudal.server.loaded_model import LoadedModel
     from caudal.server.problems import Problem
-    from caudal.server.tokenizer_port import ServedTokenizer
 
 DEFAULT_MAX_TOKENS = 16
+LIMITS = ("max_tokens", "n_predict")
 _decoder = msgspec.json.Decoder(CompletionRequest)
 _encode = msgspec.json.Encoder().encode
 
@@ -80,9 +81,7 @@ async def completions(call: Call) -> Response:
 
 def _params(body: CompletionRequest, model: LoadedModel) -> SamplingParams:
     """Return the parameters of every answer. Scoring (max_tokens 0) generates a token that nobody sees."""
-    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-    if scores_only(body):
-        max_tokens = 1
+    max_tokens = 1 if scores_only(body) else asked_tokens(body, LIMITS, DEFAULT_MAX_TOKENS)
     params = sampling_params(body, model.tokenizer, max_tokens=max_tokens, logprobs=body.logprobs)
     if body.echo and body.logprobs is not None:
         wanted = max(body.logprobs, params.prompt_logprobs or 0)
@@ -123,29 +122,20 @@ async def read_prompts(body: CompletionRequest, model: LoadedModel, *, most: int
 
     Raises:
         InvalidParameter: no prompt, a mixture of ids and texts, or an id outside the vocabulary.
+        PromptTooLong: more token ids than the model reads.
     """
-    given = body.prompt
-    if isinstance(given, str):
-        prompts: list[str | list[int]] = [given]
-    elif given and all(isinstance(item, int) for item in given):
-        prompts = [[item for item in given if isinstance(item, int)]]
-    else:
-        prompts = [item for item in given if not isinstance(item, int)]
-        if not prompts or len(prompts) != len(given):
-            message = "prompt is empty or mixes token ids with texts; expected a text, token ids, or a list of either"
-            raise InvalidParameter(message, parameter="prompt")
-    if len(prompts) > most:
-        message = f"prompt has {len(prompts)} prompts; expected at most {most}"
-        raise InvalidParameter(message, parameter="prompt")
+    prompts = read_texts(body.prompt, "prompt", model, most=most)
     special = body.add_special_tokens is not False
     return await model.tokenize(
-        lambda: [_read_prompt(prompt, model.tokenizer, special=special, echo=bool(body.echo)) for prompt in prompts],
+        lambda: [_read_prompt(prompt, model, special=special, echo=bool(body.echo)) for prompt in prompts],
         sum(map(len, prompts)),
     )
 
 
-def _read_prompt(prompt: str | list[int], tokenizer: ServedTokenizer, *, special: bool, echo: bool) -> Prompt:
+def _read_prompt(prompt: str | list[int], model: LoadedModel, *, special: bool, echo: bool) -> Prompt:
+    tokenizer = model.tokenizer
     if isinstance(prompt, str):
+        model.check_text(len(prompt), "prompt")
         return Prompt(prompt, tokenizer.encode(prompt, add_special_tokens=special, parse_special=True))
     check_token_ids(prompt, tokenizer, "prompt")
     return Prompt(tokenizer.decode(prompt) if echo else "", prompt)

@@ -76,7 +76,7 @@ async def embeddings(call: Call) -> Response:
     if body.dimensions is not None and body.dimensions < 1:
         message = f"dimensions is {body.dimensions}; expected at least 1"
         raise InvalidParameter(message, parameter="dimensions")
-    texts = read_texts(body.input, "input", most=call.settings.max_open_requests)
+    texts = read_texts(body.input, "input", model, most=call.settings.max_open_requests)
     special = body.add_special_tokens is not False
     readings = await readings_of(texts, call, model, parameter="input", special=special)
     num_tokens = readings.num_tokens

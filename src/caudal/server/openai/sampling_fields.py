@@ -1,4 +1,4 @@
-"""The request fields that chat and completions share: OpenAI's, and vLLM's extensions under vLLM's names.
+"""The request fields that chat and completions share: OpenAI's, vLLM's extensions under vLLM's names, and llama.cpp's.
 
 A known field that would change the answer's meaning and is not supported is refused by name; a field that nobody
 here knows is ignored, because clients send many.
@@ -13,6 +13,7 @@ import msgspec
 from caudal.errors import InvalidParameter, UnsupportedParameter
 from caudal.sampling_params import SamplingParams
 from caudal.server.openai.output_fields import OutputFields
+from caudal.server.penalties import penalties_of
 
 if TYPE_CHECKING:
     from caudal.server.tokenizer_port import ServedTokenizer
@@ -27,9 +28,6 @@ _PASSED_ON = (
     "top_p",
     "min_p",
     "typical_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
     "min_tokens",
     "ignore_eos",
     "prompt_logprobs",
@@ -55,6 +53,8 @@ class SamplingFields(OutputFields, frozen=True, kw_only=True):
     min_p: float | None = None
     typical_p: float | None = None
     repetition_penalty: float | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[int, float] | None = None
@@ -64,6 +64,7 @@ class SamplingFields(OutputFields, frozen=True, kw_only=True):
     include_stop_str_in_output: bool | None = None
     min_tokens: int | None = None
     max_tokens: int | None = None
+    n_predict: int | None = None
     ignore_eos: bool | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool | None = None
@@ -76,23 +77,32 @@ class SamplingFields(OutputFields, frozen=True, kw_only=True):
     allowed_token_ids: Any = None
     bad_words: Any = None
     best_of: Any = None
+    dry_multiplier: Any = None
+    dynatemp_range: Any = None
     logits_processors: Any = None
+    mirostat: Any = None
     prompt_embeds: Any = None
     return_token_ids: Any = None
     return_tokens_as_token_ids: Any = None
+    top_n_sigma: float | None = None
     truncate_prompt_tokens: Any = None
     use_beam_search: Any = None
+    xtc_probability: Any = None
 
 
 REFUSED = (
     "allowed_token_ids",
     "bad_words",
+    "dry_multiplier",
+    "dynatemp_range",
     "logits_processors",
+    "mirostat",
     "prompt_embeds",
     "return_token_ids",
     "return_tokens_as_token_ids",
     "truncate_prompt_tokens",
     "use_beam_search",
+    "xtc_probability",
 )
 
 
@@ -104,8 +114,10 @@ def refuse_unsupported(fields: SamplingFields, names: tuple[str, ...] = ()) -> N
         names: the endpoint's own such fields, beside those of both endpoints.
     """
     for name in (*REFUSED, *names):
-        if getattr(fields, name) not in (None, False, "", [], {}):
+        if getattr(fields, name) not in (None, False, "", [], {}):  # 0 is False
             raise UnsupportedParameter(_not_supported(name), parameter=name)
+    if fields.top_n_sigma is not None and fields.top_n_sigma > 0:  # negative is llama.cpp's way to say "off"
+        raise UnsupportedParameter(_not_supported("top_n_sigma"), parameter="top_n_sigma")
     if fields.best_of is not None and fields.best_of != (fields.n or 1):
         raise UnsupportedParameter(_not_supported("best_of"), parameter="best_of")
 
@@ -123,6 +135,7 @@ def sampling_params(
         InvalidParameter: a value outside its range; names the field.
     """
     given: dict[str, Any] = {name: getattr(fields, name) for name in _PASSED_ON if getattr(fields, name) is not None}
+    given.update(_penalties(fields))
     if fields.stop is not None:
         given["stop"] = (fields.stop,) if isinstance(fields.stop, str) else tuple(fields.stop)
     if fields.stop_token_ids is not None:
@@ -137,6 +150,37 @@ def sampling_params(
     if fields.seed is not None and fields.seed != -1:  # -1 is llama.cpp's and vLLM's way to say "any"
         given["seed"] = fields.seed
     return SamplingParams(max_tokens=max_tokens, logprobs=logprobs, **given)
+
+
+def _penalties(fields: SamplingFields) -> dict[str, float]:
+    """Return the penalties that are given; repeat_penalty is llama.cpp's name of repetition_penalty."""
+    repeat = fields.repeat_penalty if fields.repetition_penalty is None else fields.repetition_penalty
+    presence, frequency, last_n = fields.presence_penalty, fields.frequency_penalty, fields.repeat_last_n
+    if last_n is not None and not penalties_of(repeat=repeat, presence=presence, frequency=frequency, last_n=last_n):
+        return {}
+    given = {"repetition_penalty": repeat, "presence_penalty": presence, "frequency_penalty": frequency}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def asked_tokens(fields: SamplingFields, names: tuple[str, ...], default: int | None = None) -> int | None:
+    """Return how long an answer may be, in tokens; None for as long as the context allows.
+
+    Args:
+        fields: the request.
+        names: of the fields that say so; the first that is given counts. Negative is llama.cpp's way to say "any".
+        default: where none is given.
+
+    Raises:
+        InvalidParameter: it is 0; names the field.
+    """
+    name = next((each for each in names if getattr(fields, each) is not None), None)
+    if name is None:
+        return default
+    asked: int = getattr(fields, name)
+    if asked == 0:
+        message = f"{name} is 0; expected at least 1, or -1 for as many as the context allows"
+        raise InvalidParameter(message, parameter=name)
+    return asked if asked > 0 else None
 
 
 def choice_params(params: SamplingParams, index: int) -> SamplingParams:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from caudal.server.answer_count import AnswerCount
+
 if TYPE_CHECKING:
     from caudal.server.answer_reader import Piece
     from caudal.server.openai.sampling_fields import StreamOptions
@@ -17,6 +19,12 @@ class PromptTokensDetails(msgspec.Struct, frozen=True):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct, frozen=True):
+    """How many tokens of the answers the reasoning took."""
+
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """The `usage` object."""
 
@@ -24,6 +32,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
 
 
 class UsageCount:
@@ -35,25 +44,24 @@ class UsageCount:
     """
 
     def __init__(self, prompt_lens: list[int], n: int) -> None:
-        self._num_prompt = sum(prompt_lens)
         self._n = n
-        self._num_generated = 0
-        self._cached = [0] * len(prompt_lens)
+        self._answers = [AnswerCount(length) for length in prompt_lens for _ in range(n)]
 
     def add(self, index: int, piece: Piece) -> None:
-        """Count a piece of an answer. A prompt's cached tokens are those that its first answer found."""
-        self._num_generated += piece.num_tokens
-        prompt, choice = divmod(index, self._n)
-        if choice == 0:
-            self._cached[prompt] = max(self._cached[prompt], piece.num_cached_tokens)
+        """Count a piece of an answer."""
+        self._answers[index].add(piece)
 
     def usage(self) -> Usage:
-        """Return the counts so far."""
+        """Return the counts so far. A prompt counts once; its cached tokens are those that its first answer found."""
+        firsts = self._answers[:: self._n]
+        num_prompt = sum(answer.num_prompt for answer in firsts)
+        num_generated = sum(answer.num_generated for answer in self._answers)
         return Usage(
-            prompt_tokens=self._num_prompt,
-            completion_tokens=self._num_generated,
-            total_tokens=self._num_prompt + self._num_generated,
-            prompt_tokens_details=PromptTokensDetails(sum(self._cached)),
+            prompt_tokens=num_prompt,
+            completion_tokens=num_generated,
+            total_tokens=num_prompt + num_generated,
+            prompt_tokens_details=PromptTokensDetails(sum(answer.num_cached for answer in firsts)),
+            completion_tokens_details=CompletionTokensDetails(sum(answer.num_reasoning for answer in self._answers)),
         )
 
 

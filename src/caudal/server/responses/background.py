@@ -91,6 +91,9 @@ class Run:
                 self._news.notify_all()
 
     async def _tell(self, events: bytes) -> None:
+        """Hand on what there is; nothing at all would end a silence that clients still hear."""
+        if not events:
+            return
         async with self._news:
             self._events.append(events)
             self._news.notify_all()

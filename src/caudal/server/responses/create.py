@@ -13,6 +13,7 @@ from caudal.errors import PromptTooLong
 from caudal.server.answer_writer import EVENT_STREAM
 from caudal.server.conversation import new_answer, read_conversation
 from caudal.server.generation_response import GenerationResponse
+from caudal.server.item_limit import check_num_items
 from caudal.server.loaded_model import LONG_TEXT_CHARS
 from caudal.server.openai.chat import token_logprob
 from caudal.server.output_rules import grammar_for
@@ -62,8 +63,8 @@ async def create_response(call: Call) -> Response:
     earlier, own = _items(body, call)
     chat, rule = conversation_of(body, [*earlier, *own], tools), output_rule_of(body)
     model = await call.model(body.model)
-    prompt = await read_conversation(chat, model, num_chars=_num_chars(body, call))
     try:
+        prompt = await read_conversation(chat, model, num_chars=_num_chars(body, call), parameter="input")
         room = model.room_for_answer(prompt.token_ids, body.max_output_tokens, "input")
     except PromptTooLong as error:
         if not body.stream:
@@ -94,7 +95,7 @@ async def count_input_tokens(call: Call) -> Response:
     earlier, own = _items(body, call)
     chat = conversation_of(body, [*earlier, *own], request_tools(body))
     model = await call.model(body.model)
-    prompt = await read_conversation(chat, model, num_chars=_num_chars(body, call))
+    prompt = await read_conversation(chat, model, num_chars=_num_chars(body, call), parameter="input", counts=True)
     return Response(_encode(InputTokens(input_tokens=len(prompt.token_ids))), media_type="application/json")
 
 
@@ -104,7 +105,9 @@ def _items(body: ConversationBody, call: Call) -> tuple[list[InputItem], list[In
     previous = body.previous_response_id
     earlier = kept.conversation(call.tenant, previous) if previous else []
     given = [InputItem(role="user", content=body.input)] if isinstance(body.input, str) else body.input or []
-    return earlier, kept.resolved(call.tenant, given, earlier)
+    own = kept.resolved(call.tenant, given, earlier)
+    check_num_items(len(earlier) + len(own), "input")
+    return earlier, own
 
 
 def _num_chars(body: ConversationBody, call: Call) -> int:

@@ -9,6 +9,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from caudal.errors import InvalidParameter, UnsupportedParameter
+from caudal.server.left_out import left_out
 from caudal.server.sealed_reasoning import unseal
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _add(history: _History, item: InputItem, names: ToolNames) -> None:
         history.call(_given(item.call_id, kind, "call_id"), name, arguments)
     elif kind in _OUTPUTS:
         call_id = _given(item.call_id, kind, "call_id")
-        history.add({"role": "tool", "tool_call_id": call_id, "content": _text_of(item.output)})
+        history.add({"role": "tool", "tool_call_id": call_id, "content": _text_of(item.output, is_result=True)})
     elif kind not in _HOSTED:
         message = f"input has an item of type {kind!r}, which this server does not read; leave it out"
         raise UnsupportedParameter(message, parameter="input")
@@ -137,13 +138,17 @@ def _given(value: str | None, kind: str, name: str) -> str:
     return value
 
 
-def _text_of(content: str | list[ContentPart] | None) -> str:
+def _text_of(content: str | list[ContentPart] | None, *, is_result: bool = False) -> str:
+    """Return the text of parts; in a tool's result, other parts are replaced instead of refused."""
     if content is None or isinstance(content, str):
         return content or ""
     texts: list[str] = []
     for part in content:
-        text = part.refusal if part.type == "refusal" else part.text
-        if (part.type not in _TEXT_PARTS and part.type != "refusal") or text is None:
+        is_text = part.type in _TEXT_PARTS or part.type == "refusal"
+        text = part.refusal if part.type == "refusal" else part.text if is_text else None
+        if text is None and is_result:
+            text = left_out(part.type)
+        if text is None:
             message = f"input has a content part of type {part.type!r}; only parts of text are supported"
             raise UnsupportedParameter(message, parameter="input")
         texts.append(text)

@@ -66,18 +66,21 @@ class KeptResponses:
             HTTPProblem: 400, an item is not known.
         """
         there = {item.id for item in earlier}
+        known: dict[str, InputItem] = {}  # a conversation is decoded once, however many references lead into it
         items: list[InputItem] = []
         for item in given:
             if item.type != "item_reference" and (item.type is not None or item.role is not None):
                 items.append(_with_id(item))
             elif item.id is None or item.id not in there:
-                items.append(self._referred(tenant, item.id or ""))
+                items.append(self._referred(tenant, item.id or "", known))
         return items
 
-    def _referred(self, tenant: str, item_id: str) -> InputItem:
-        stored = self.store.holder(tenant, item_id)
-        items = _decode_items(stored.conversation) if stored is not None else []
-        found = next((item for item in items if item.id == item_id), None)
+    def _referred(self, tenant: str, item_id: str, known: dict[str, InputItem]) -> InputItem:
+        if item_id not in known:
+            stored = self.store.holder(tenant, item_id)
+            items = _decode_items(stored.conversation) if stored is not None else []
+            known.update({item.id: item for item in reversed(items) if item.id})
+        found = known.get(item_id)
         if found is None:
             message = (
                 f"Item with id '{item_id[:128]}' not found. This server knows the items of responses that it still "

@@ -198,17 +198,18 @@ class OpenCall:
         """Return the whole arguments, and the item."""
         return [
             ArgumentsDoneEvent(
-                item_id=self._id, output_index=self._index, name=self._tool.name, arguments=self._arguments()
+                item_id=self._id, output_index=self._index, name=self._tool.name, arguments=self._arguments(status)
             ),
             ItemEvent(type="response.output_item.done", output_index=self._index, item=self.item(status)),
         ]
 
     def item(self, status: str) -> OutputItem:
         """Return the call."""
-        return self._item(status, self._arguments())
+        return self._item(status, self._arguments(status))
 
-    def _arguments(self) -> str:
-        return "".join(self._texts) or "{}"
+    def _arguments(self, status: str) -> str:
+        """Return what there is; a call that was cut off before its arguments has none, not empty ones."""
+        return "".join(self._texts) or ("{}" if status == "completed" else "")
 
     def _item(self, status: str, arguments: str) -> FunctionCallItem:
         return FunctionCallItem(
