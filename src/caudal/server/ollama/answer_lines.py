@@ -10,6 +10,7 @@ import msgspec
 
 from caudal.server.answer_clock import AnswerClock
 from caudal.server.answer_writer import NDJSON
+from caudal.server.call_arguments import arguments_of
 from caudal.server.ollama.error_shape import ollama_shape
 from caudal.server.ollama.protocol import TokenLogprob
 from caudal.server.ollama.time_format import nanoseconds, now
@@ -91,18 +92,10 @@ class ContentReader:
         """Return a call that is complete now."""
         if self._name is None:
             return []
-        function = {"index": self._num_calls, "name": self._name, "arguments": _object(self._arguments)}
+        function = {"index": self._num_calls, "name": self._name, "arguments": arguments_of(self._arguments)}
         self._name, self._arguments = None, ""
         self._num_calls += 1
         return [Content(calls=[{"id": new_call_id(), "function": function}])]
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = msgspec.json.decode(text or "{}")
-    except (msgspec.DecodeError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
