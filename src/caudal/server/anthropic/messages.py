@@ -35,7 +35,7 @@ async def create_message(call: Call) -> Response:
     room = room_for_message(prompt, model, body.max_tokens)
     params = sampling_params(body, room)
     id_ = f"msg_{secrets.token_hex(12)}"
-    grammar = await grammar_for(rule, model, prompt)
+    grammar = await grammar_for(rule, model, prompt, call=call)
     answer = new_answer(id_, prompt, params, call=call, model=model, grammar=grammar)
     writer = MessageWriter(
         id_,
