@@ -179,7 +179,10 @@ class Engine:
     def step(self) -> list[Update]:
         """Run one step and say what happened. An interrupt (Ctrl-C) ends the step's requests and is passed on."""
         constraints = self._constraints
-        refused = [] if constraints is None else self._add_built(constraints)
+        refused = []
+        if constraints is not None:
+            constraints.begin_step()
+            refused = self._add_built(constraints)
         plan = self._scheduler.schedule()
         if plan is None:
             if constraints is not None and not refused:
