@@ -190,7 +190,7 @@ def test_many_slow_grammars_cost_the_others_no_more_than_one(path, monkeypatch):
     found, longest_s = longest_step_of(engine, *slow, *good)
     assert {name: found.pop(name) for name in lone} == lone
     assert {(said[1], len(said[0])) for said in found.values()} == {("error", 0)}
-    assert longest_s < 1.0
+    assert longest_s < 2.0
     release.set()
 
 
@@ -202,14 +202,14 @@ def test_slow_guesses_cost_a_step_little_and_are_not_asked_for_again(engine, mon
 
     def forced(self):
         asked.append(self)
-        time.sleep(0.3)
+        time.sleep(0.5)
         return []
 
     monkeypatch.setattr(Matcher, "forced", forced)
     found, longest_s = longest_step_of(engine, *(request(name, ignore_eos=True) for name in names))
     assert found == lone
     assert len(asked) == len(set(asked)) > 1
-    assert longest_s < 0.6, "one guess, the mask behind it, and no other guess"
+    assert longest_s < 1.0, "one guess, the mask behind it, and no other guess"
 
 
 def test_masks_of_a_step_that_failed_do_not_reach_the_next(engine, monkeypatch):
