@@ -57,6 +57,12 @@ def calls_in(parts):
     return calls
 
 
+def is_unicode(part):
+    """Whether all that a part says can be sent: no half of a surrogate pair."""
+    said = part.name if isinstance(part, CallBegin) else part.text
+    return said == said.encode(errors="replace").decode()
+
+
 # How each format writes calls, from its description and not from the code that reads them.
 
 
@@ -302,6 +308,7 @@ SCRAPS = [
     '{"name": "f", "arguments": {"s": "x"', '{"name": "f"', '"arguments": {', "}", "}}", "{", "[", "]", '"', "'", "\\",
     "\\u12", ",", ":", "=", " ", "\n", "f(", "f(s='", ")", "call:f{", "f", "to=functions.f", "```json", "```", "null",
     "assistant", "analysis", "commentary", "final", "thought\n", "1e5", "-", "tru", '"""', 'string="true">', "é", "\0",
+    "\\ud83d", "\\ude00", "\\\\ud83d", "\\U0000d83d", '{"name": "f\\ud83d", "arguments": "{\\"s\\": \\"\\\\ud83d\\"}"}',
 ]  # fmt: skip
 FRAGMENTS = [*sorted({m for f in FORMATS.values() for m in f.markers}), *SCRAPS]
 SOUP = st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=25).map("".join)
@@ -328,6 +335,8 @@ def test_any_text_is_read_and_any_cutting_gives_the_same(name, data, cuts, flags
     calls = calls_in(whole)
     for _, arguments in calls[:-1]:
         assert isinstance(json.loads(arguments), dict)
+        json.dumps(json.loads(arguments), ensure_ascii=False).encode()
+    assert all(is_unicode(part) for part in whole)
     assert [part.index for part in whole if isinstance(part, CallBegin)] == list(range(len(calls)))
 
 

@@ -153,6 +153,31 @@ async def test_what_arrived_before_a_death_is_still_read():
         await anext(stream)
 
 
+async def test_a_request_is_not_sent_to_the_engine_that_follows_a_death():
+    """The engine dies, and another has taken its place, while the request is prepared."""
+    table, sent = RequestTable(), []
+    is_prepared = asyncio.Event()
+    stream = table.stream(REQUEST, sent.append, before=is_prepared.wait)
+    first = asyncio.create_task(anext(stream))
+    await asyncio.sleep(0)
+    table.fail_all(EngineDead("gone"))
+    is_prepared.set()
+    with pytest.raises(EngineDead, match="gone"):
+        await first
+    assert (sent, len(table)) == ([], 0)
+
+
+async def test_what_was_never_sent_is_not_aborted():
+    table, sent = RequestTable(), []
+
+    async def fail():
+        raise OSError
+
+    with pytest.raises(OSError):
+        await anext(table.stream(REQUEST, sent.append, before=fail))
+    assert (sent, len(table)) == ([], 0)
+
+
 async def test_refusals_keep_their_class_and_parameter():
     table = RequestTable()
     stream = table.stream(REQUEST, lambda _: None)

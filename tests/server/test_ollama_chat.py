@@ -369,10 +369,13 @@ async def test_thinking_as_a_model_writes_it():
 
 
 def test_arguments_that_are_no_object_do_no_harm():
-    for text in ("", "[1]", "{", "nul", "[" * 100_000):
+    """A tool does not run without arguments because those that were meant cannot be read."""
+    for text in ("", "[1]", "{", "nul", "[" * 100_000, r'{"a": "\ud83d"}'):
         reader = ContentReader()
         found = reader.read([CallBegin(0, "f"), CallArguments(0, text)]) + reader.finish()
-        assert [call["function"]["arguments"] for content in found for call in content.calls] == [{}]
+        assert [call["function"]["arguments"] for content in found for call in content.calls] == [
+            {"INVALID_JSON": text} if text else {}
+        ]
 
 
 async def test_an_error_before_the_first_token_has_its_status(peer):

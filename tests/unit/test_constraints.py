@@ -1,6 +1,8 @@
 """Grammars in the engine: how answers end, and what becomes of a grammar that fails, hangs, or is not wanted."""
 
 import threading
+import time
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -164,6 +166,52 @@ def test_a_guess_that_hangs_fails_its_request_alone(engine, monkeypatch):
     release.set()
 
 
+def longest_step_of(engine, *requests):
+    """Run; return what `run` does and the seconds that the longest step took."""
+    times = [time.monotonic()]
+    found = run(engine, *requests, after_step=lambda: times.append(time.monotonic()))
+    return found, max(after - before for before, after in pairwise(times))
+
+
+def test_many_slow_grammars_cost_the_others_no_more_than_one(path, monkeypatch):
+    engine = load_engine(EngineConfig(model_path=path, backend="reference", max_model_len=96, max_num_seqs=24))
+    engine.know_vocabulary(vocabulary())
+    good = [request(f"good {n}") for n in range(4)]
+    lone = run(engine, *good)
+    release = threading.Event()
+    real = constraints._writer
+
+    def writer(row, seq, constraint, masks):
+        return (lambda: release.wait(30)) if "slow" in seq.request_id else real(row, seq, constraint, masks)
+
+    monkeypatch.setattr(constraints, "MASK_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(constraints, "_writer", writer)
+    slow = [request(f"slow {n}") for n in range(16)]
+    found, longest_s = longest_step_of(engine, *slow, *good)
+    assert {name: found.pop(name) for name in lone} == lone
+    assert {(said[1], len(said[0])) for said in found.values()} == {("error", 0)}
+    assert longest_s < 2.0
+    release.set()
+
+
+def test_slow_guesses_cost_a_step_little_and_are_not_asked_for_again(engine, monkeypatch):
+    monkeypatch.setattr(constraints, "DRAFT_TIMEOUT_S", 0.05)
+    names = [f"{n}" for n in range(5)]
+    lone = run(engine, *(request(name, ignore_eos=True) for name in names))
+    asked = []
+
+    def forced(self):
+        asked.append(self)
+        time.sleep(0.5)
+        return []
+
+    monkeypatch.setattr(Matcher, "forced", forced)
+    found, longest_s = longest_step_of(engine, *(request(name, ignore_eos=True) for name in names))
+    assert found == lone
+    assert len(asked) == len(set(asked)) > 1
+    assert longest_s < 1.0, "one guess, the mask behind it, and no other guess"
+
+
 def test_masks_of_a_step_that_failed_do_not_reach_the_next(engine, monkeypatch):
     """The forward pass fails while a thread has not begun to write; it writes during a later step."""
     monkeypatch.setattr(constraints, "MASK_TIMEOUT_S", 0.2)
@@ -243,6 +291,24 @@ def test_forced_text_costs_few_steps(engine):
     assert text_of(found["a"][0]) == "the only answer there is"
     assert engine.stats().num_steps < 12
     assert engine.stats().num_accepted_tokens > 12
+
+
+def test_jobs_behind_those_that_never_return_get_threads_and_leave_none_behind():
+    threads = GrammarThreads(2)
+    num_before = threading.active_count()
+    release = threading.Event()
+    jobs = [threads.submit(lambda: release.wait(30)) for _ in range(7)] + [threads.submit(lambda: 7) for _ in range(7)]
+    start_s = time.monotonic()
+    assert not threads.wait_all(jobs, 0.4)
+    assert time.monotonic() - start_s < 0.8
+    assert [job.is_done for job in jobs] == [False] * 7 + [True] * 7
+    release.set()
+    assert threads.wait_all(jobs, 10)
+    assert threads.call(lambda: 7, 10) == 7
+    due_s = time.monotonic() + 10
+    while threading.active_count() > num_before + 2 and time.monotonic() < due_s:
+        time.sleep(0.01)
+    assert threading.active_count() == num_before + 2
 
 
 def test_threads_that_never_return_are_replaced_and_counted():

@@ -256,7 +256,60 @@ def test_llama():
     assert calls_in(read(LLAMA, f"<|python_tag|>{call}; {call}")) == [["f", '{"n":1}']] * 2
     builtin = read(LLAMA, '<|python_tag|>brave_search.call(query="a, b")')
     assert calls_in(builtin) == [["brave_search", '{"query":"a, b"}']]
-    assert text_in(read(LLAMA, '{"city": "Paris"}')) == '{"city": "Paris"}'
+    assert calls_in(read(LLAMA, f'{{"type": "function", "function": "f", {call[14:]}')) == [["f", '{"n":1}']]
+    assert calls_in(read(LLAMA, f"{call}; {call}")) == [["f", '{"n":1}']] * 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        '{"city": "Paris"}',
+        '{"name": "Alice Smith", "email": "a@b.c", "age": 30}',
+        '{"name": "Alice Smith", "parameters": {"n": 1}}',
+        '{"parameters": {"n": 1}, "name": "Alice Smith"}',
+        '{"function": {"name": "Alice Smith", "arguments": {}}}',
+        '{"parameters": {"n": 1}}',
+        '{"name": "f"}',
+        '{"name": "f", "age": 30}',
+        '{"name": ["f"], "parameters": {}}',
+    ],
+)
+def test_an_answer_in_json_is_no_call_of_llama(answer):
+    assert read(LLAMA, answer) == [TextPart(answer)]
+    assert text_in(read(LLAMA, f'  {answer} and {{"name": 1}}')) == f'  {answer} and {{"name": 1}}'
+    call = '{"name": "f", "parameters": {"n": 1}}'
+    parts = read(LLAMA, f"{call}; {answer}")
+    assert (calls_in(parts), text_in(parts)) == ([["f", '{"n":1}']], f"; {answer}")
+
+
+def test_a_bare_call_of_llama_comes_as_soon_as_it_is_one():
+    parser = LLAMA.parser(tools=[F], reasoning=True, opens_reasoning=False)
+    assert parser.push('{"name": "f", "parameters": ') == []
+    assert parser.push('{"s": "one ') == [CallBegin(0, "f"), CallArguments(0, '{"s":"one ')]
+    assert parser.push('two"}}') == [CallArguments(0, 'two"}')]
+
+
+@pytest.mark.parametrize(
+    ("written", "read_as"),
+    [
+        (r"a\ud83d", "a\ufffd"),
+        (r"\ude00b", "\ufffdb"),
+        (r"\ud83d\ude00", "\U0001f600"),
+        (r"\uD83D\uDE00", "\U0001f600"),
+        (r"\ud83d\ud83d\ude00", "\ufffd\U0001f600"),
+        (r"\ud83d\u0041", "\ufffdA"),
+        (r"\ud83d\n\ude00", "\ufffd\n\ufffd"),
+        (r"\ud83d\u12", "\ufffd\\u12"),
+        (r"\ud83du", "\ufffdu"),
+    ],
+)
+def test_half_surrogates(written, read_as):
+    for arguments in (f'{{"s": "{written}"}}', json.dumps(f'{{"s": "{written}"}}'), f'"{{\\"s\\": \\"{written}\\"}}"'):
+        parts = read(HERMES, tagged(f'{{"name": "{written}", "arguments": {arguments}}}'))
+        ((name, text),) = calls_in(parts)
+        assert (name, json.loads(text)) == (read_as, {"s": read_as})
+    ((_, text),) = calls_in(read(LFM, f"[f(s='{written}', n='\\U0000d83d')]"))
+    assert json.loads(text) == {"s": read_as, "n": "\ufffd"}
 
 
 def test_python_calls():

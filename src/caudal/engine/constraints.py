@@ -4,14 +4,19 @@ A grammar is prepared in a thread; its request is scheduled when that is done. I
 the rows that sample under a grammar while the forward pass runs, and the sampler waits for them. A grammar that fails,
 or takes too long, fails its request alone.
 
+However many grammars are slow, a step waits for all their masks MASK_TIMEOUT_S at most, and for all their guesses
+DRAFT_TIMEOUT_S. A grammar whose guess comes too late is not asked for one again.
+
 The grammar says when an answer ends: a token of end is among those that it allows when the answer may end there.
 `ignore_eos` and `min_tokens` keep such tokens away as long as something else can follow.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import OrderedDict
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,11 +27,11 @@ from caudal.constrain.limits import MASK_TIMEOUT_S
 from caudal.constrain.matcher import GrammarError, Matcher, TokenTable
 from caudal.core.ngram_drafter import NgramDrafter
 from caudal.core.speculation import DraftState
-from caudal.engine.grammar_threads import GrammarThreads, Job
+from caudal.engine.grammar_threads import GrammarThreads, Job, Result
 from caudal.errors import InvalidParameter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
 
 MAX_PREPARED = 32
 BUILD_TIMEOUT_S = 60.0
+DRAFT_TIMEOUT_S = 0.25
 _BUILD_WAIT_S = 0.01
 
 
@@ -48,24 +54,64 @@ class Constraint:
         discouraged: tokens that may end the answer only if nothing else can follow, each with the length that the
             answer must have for that not to apply any more.
         failure: why the grammar cannot go on, if it cannot.
+        is_drafting: whether it may still be asked for guesses.
+        lock: of the matcher; see in_use.
     """
 
     matcher: Matcher
     discouraged: dict[int, float]
     failure: str | None = None
+    is_drafting: bool = True
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Have the matcher for oneself: a guess that came too late may still be under way.
+
+        Raises:
+            TimeoutError: it was not to be had in the time for a mask.
+        """
+        if not self.lock.acquire(timeout=MASK_TIMEOUT_S):
+            raise TimeoutError
+        try:
+            yield
+        finally:
+            self.lock.release()
 
     def follow(self, seq_token_ids: Sequence[int], num_prompt_tokens: int) -> None:
         """Consume what the answer got since the last time."""
         self.matcher.consume(list(seq_token_ids[num_prompt_tokens + self.matcher.num_consumed :]))
 
 
+class DraftTime:
+    """How long a step may still wait for guesses, all grammars together."""
+
+    def __init__(self) -> None:
+        self.left_s = 0.0
+
+    def renew(self) -> None:
+        """Begin a step."""
+        self.left_s = DRAFT_TIMEOUT_S
+
+    def call(self, threads: GrammarThreads, work: Callable[[], Result]) -> Result:
+        """Return what a thread works out. Raises TimeoutError if that takes longer than is left."""
+        start_s = time.monotonic()
+        try:
+            return threads.call(work, self.left_s)
+        finally:
+            self.left_s = max(0.0, self.left_s - (time.monotonic() - start_s))
+
+
 class GrammarDrafter:
     """Guesses the tokens of what a grammar forces, such as the names in a JSON object."""
 
-    def __init__(self, constraint: Constraint, num_prompt_tokens: int, threads: GrammarThreads) -> None:
+    def __init__(
+        self, constraint: Constraint, num_prompt_tokens: int, threads: GrammarThreads, time_left: DraftTime
+    ) -> None:
         self._constraint = constraint
         self._num_prompt_tokens = num_prompt_tokens
         self._threads = threads
+        self._time_left = time_left
 
     def propose(self, token_ids: Sequence[int], max_tokens: int) -> tuple[int, ...]:
         """Return at most so many tokens of the only text that can follow."""
@@ -78,15 +124,19 @@ class GrammarDrafter:
 
     def _ask(self, token_ids: Sequence[int], question: Callable[[], list[int]]) -> tuple[int, ...]:
         constraint = self._constraint
-        if constraint.failure is not None:
+        if constraint.failure is not None or not constraint.is_drafting or not self._time_left.left_s:
             return ()
 
         def work() -> list[int]:
-            constraint.follow(token_ids, self._num_prompt_tokens)
-            return question()
+            with constraint.in_use():
+                constraint.follow(token_ids, self._num_prompt_tokens)
+                return question()
 
         try:
-            return tuple(self._threads.call(work, MASK_TIMEOUT_S))
+            return tuple(self._time_left.call(self._threads, work))
+        except TimeoutError:
+            constraint.is_drafting = False  # its mask may come in time all the same
+            return ()
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
@@ -141,6 +191,7 @@ class Constraints:
         self._by_request_id: dict[str, Constraint] = {}
         self._masks = np.zeros((0, self._num_words), np.uint32)
         self._are_in_use = False  # by threads of a step that failed, or that did not come back
+        self._draft_time = DraftTime()
 
     # Before a request is scheduled
 
@@ -223,6 +274,10 @@ class Constraints:
 
     # While it runs
 
+    def begin_step(self) -> None:
+        """Begin a step, before it is planned."""
+        self._draft_time.renew()
+
     def begin(self, request: AddRequest, matcher: Matcher) -> Constraint:
         """Take a request's grammar in; `forget` ends that."""
         params = request.params
@@ -234,7 +289,7 @@ class Constraints:
 
     def draft_state(self, constraint: Constraint, num_prompt_tokens: int) -> DraftState:
         """Return who guesses for an answer with a grammar."""
-        grammar = GrammarDrafter(constraint, num_prompt_tokens, self.threads)
+        grammar = GrammarDrafter(constraint, num_prompt_tokens, self.threads, self._draft_time)
         return DraftState(LawfulDrafter(NgramDrafter(), grammar), grammar)
 
     def forget(self, request_id: str) -> None:
@@ -312,9 +367,10 @@ def _writer(
     def work() -> None:
         if constraint.failure is not None:
             raise GrammarError(constraint.failure)
-        constraint.follow(seq.token_ids, seq.num_prompt_tokens)
         num_bytes = masks.shape[1] * masks.itemsize
-        num_written = constraint.matcher.fill_masks(masks.ctypes.data, num_bytes, list(row.draft))
+        with constraint.in_use():
+            constraint.follow(seq.token_ids, seq.num_prompt_tokens)
+            num_written = constraint.matcher.fill_masks(masks.ctypes.data, num_bytes, list(row.draft))
         masks[num_written:] = _ANYTHING  # behind a guess that was refused: nobody will look
         num_answered = len(seq.token_ids) - seq.num_prompt_tokens
         for index in range(num_written):

@@ -179,7 +179,10 @@ class Engine:
     def step(self) -> list[Update]:
         """Run one step and say what happened. An interrupt (Ctrl-C) ends the step's requests and is passed on."""
         constraints = self._constraints
-        refused = [] if constraints is None else self._add_built(constraints)
+        refused = []
+        if constraints is not None:
+            constraints.begin_step()
+            refused = self._add_built(constraints)
         plan = self._scheduler.schedule()
         if plan is None:
             if constraints is not None and not refused:
@@ -193,7 +196,7 @@ class Engine:
         try:
             sampled = self._computed(plan)
         except BaseException:
-            self._fail(plan, "the step was interrupted")
+            self._give_up(plan)
             raise
         self._num_steps += 1
         return self._end_failed() + self._commit(plan, sampled)
@@ -339,8 +342,10 @@ class Engine:
         if self._constraints is not None:
             self._constraints.forget(request_id)
 
-    def _fail(self, plan: StepPlan, error: str) -> list[Update]:
-        return [self._last_update(update, error) for update in self._scheduler.fail(plan)]
+    def _give_up(self, plan: StepPlan) -> None:
+        """Forget the requests of an interrupted step. LLM, which alone is interrupted, sees that they are gone."""
+        for update in self._scheduler.fail(plan):
+            self._last_update(update)
 
     def fail_all(self, error: str) -> list[Update]:
         """Forget every request and return their last updates."""

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 MAX_LOST = 4
+_HELP_AFTER = 1 / 8
 
 
 class Job(Generic[Result]):
@@ -90,31 +91,32 @@ class GrammarThreads:
         return job.result()
 
     def wait_all(self, jobs: Sequence[Job[Result]], timeout_s: float) -> bool:
-        """Wait for jobs, about so long from when a thread took them; return whether all ended.
+        """Wait for jobs, so long for all of them together; return whether all ended.
 
-        Those that did not are given up; jobs behind them get the threads that take their place.
+        Those that did not are given up. Jobs that are still behind others after an eighth of the time get a thread
+        each, so that no job is late but by its own doing.
         """
-        late = False
-        waiting = list(jobs)
-        while waiting:
-            due_s = time.monotonic() + timeout_s
-            for job in waiting:
-                job.wait(max(0.0, due_s - time.monotonic()))
-            waiting = [job for job in waiting if not job.is_done]
-            begun = [job for job in waiting if job.has_begun]
-            for job in begun:
+        start_s = time.monotonic()
+        if _all_end(jobs, start_s + timeout_s * _HELP_AFTER):
+            return True
+        for job in jobs:
+            if not job.has_begun:
+                threading.Thread(target=_help, args=(self._jobs,), name="grammars", daemon=True).start()
+        if _all_end(jobs, start_s + timeout_s):
+            return True
+        for job in jobs:
+            if not job.is_done:
                 self.give_up(job)
-            waiting = [job for job in waiting if not job.has_begun]
-            late = late or bool(begun)
-        return not late
+        return False
 
     def give_up(self, job: Job[Result]) -> None:
         """Expect nothing of a job any more. Its thread leaves if it ever ends, and another takes its place."""
         job.is_given_up = True
         if job.has_begun:
-            job.is_replaced = True
             self._lost.append(job)  # type: ignore[arg-type]  # as above
-            self._start()
+            if not job.is_replaced:
+                job.is_replaced = True
+                self._start()
 
     def _start(self) -> None:
         self._num_started += 1
@@ -127,6 +129,24 @@ def _run_jobs(jobs: queue.SimpleQueue[Job[object] | None]) -> None:
         job.run()
         if job.is_replaced:
             return
+
+
+def _help(jobs: queue.SimpleQueue[Job[object] | None]) -> None:
+    """Do one job, if one still waits."""
+    try:
+        job = jobs.get_nowait()
+    except queue.Empty:
+        return
+    if job is None:
+        jobs.put(None)  # which is for one of the threads that stay
+        return
+    job.is_replaced = True
+    job.run()
+
+
+def _all_end(jobs: Sequence[Job[Result]], due_s: float) -> bool:
+    """Wait until then at most; return whether all jobs ended."""
+    return all(job.wait(max(0.0, due_s - time.monotonic())) for job in jobs)
 
 
 def _end_threads(jobs: queue.SimpleQueue[Job[object] | None], num_threads: int) -> None:

@@ -105,22 +105,25 @@ class RequestTable:
         waiting = _Waiting()
         self._waiting[request.request_id] = waiting
         self._empty.clear()
-        ended = False
+        runs = False
         try:
             if before is not None:
                 await before()
+            if waiting.failure is not None:  # the engine for which this was prepared is gone
+                raise waiting.failure
             send(request)
-            while not ended:
+            runs = True
+            while runs:
                 try:
                     update = await waiting.next()
                 except CaudalError:
-                    ended = True
+                    runs = False
                     raise
-                ended = update.finish_reason is not None
+                runs = update.finish_reason is None
                 yield update
         finally:
             self._forget(request.request_id)
-            if not ended:
+            if runs:
                 send(AbortRequest(request_id=request.request_id))
 
     def deliver(self, updates: list[Update]) -> None:

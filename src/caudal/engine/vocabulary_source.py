@@ -33,17 +33,18 @@ class VocabularySource:
         self._is_told = False
 
     async def prepare(self) -> None:
-        """Make the vocabulary, unless that is done.
+        """Make the vocabulary, unless that is done. Once it could not be made, the next call tries again.
 
         Raises:
             InvalidParameter: nobody said how.
+            Exception: whatever kept it from being made.
         """
         if self._vocabulary is not None:
             return
         if self._make is None:
             message = "this engine's vocabulary is not known here, and a grammar needs it; leave the grammar out"
             raise InvalidParameter(message, parameter="grammar")
-        if self._making is None or self._making.cancelled():
+        if self._making is None or _has_failed(self._making):
             self._making = asyncio.ensure_future(asyncio.to_thread(self._make))
         self._vocabulary = await asyncio.shield(self._making)
 
@@ -53,3 +54,8 @@ class VocabularySource:
             return None
         self._is_told = self._vocabulary is not None
         return self._vocabulary
+
+
+def _has_failed(making: asyncio.Future[Vocabulary]) -> bool:
+    """Whether there will never be a result."""
+    return making.done() and (making.cancelled() or making.exception() is not None)

@@ -16,7 +16,7 @@ from caudal.server.request_body import parse_body, read_body
 from caudal.server.request_record import RequestRecord, record_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     import msgspec
     from starlette.types import Receive, Scope, Send
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     Handler = Callable[["Call"], Awaitable[Response]]
 
 Body = TypeVar("Body")
+Result = TypeVar("Result")
 
 
 class Call:
@@ -104,16 +105,7 @@ class Call:
         if not self._may_use(name, asked):
             raise unknown_model(name, served)
         entering = self._leases.enter_async_context(self.context.models.lease(name))
-        if not self._has_read:
-            model = await entering
-        else:
-            model = await wait_alive(
-                entering,
-                self.request.receive,
-                self._early if self._wants_events else None,
-                self.settings.first_byte_wait_s,
-                self.settings.ping_interval_s,
-            )
+        model = await self._alive(entering, self._early if self._wants_events else None)
         if not self._may_use(name, model.info):
             raise unknown_model(name, served)
         self.record.model = model.name
@@ -158,6 +150,20 @@ class Call:
         if visit is not None:
             held.enter_context(visit.detach())
         return held
+
+    async def while_there(self, work: Coroutine[None, None, Result]) -> Result:
+        """Return what work returns, or stop it as soon as the client is gone. Nothing is sent meanwhile.
+
+        Raises:
+            ClientDisconnect: nobody waits for the answer any more.
+        """
+        return await self._alive(work, None)
+
+    async def _alive(self, work: Coroutine[None, None, Result], early: EarlyStream | None) -> Result:
+        if not self._has_read:
+            return await work
+        settings = self.settings
+        return await wait_alive(work, self.request.receive, early, settings.first_byte_wait_s, settings.ping_interval_s)
 
     @property
     def restricts_models(self) -> bool:

@@ -13,6 +13,10 @@ from caudal.constrain.output_rule import OutputRule, after, either, grammar_of, 
 from caudal.errors import InvalidParameter
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from caudal.constrain.check_process import CheckResult
+    from caudal.server.call import Call
     from caudal.server.conversation import ChatPrompt
     from caudal.server.loaded_model import LoadedModel
 
@@ -22,7 +26,9 @@ _TEXT = r"TEXT: /(.|\n)*/"
 _SPACE = r"SPACE: /[ \t\r\n]{0,8}/"
 
 
-async def grammar_for(rule: OutputRule | None, model: LoadedModel, prompt: ChatPrompt | None = None) -> str:
+async def grammar_for(
+    rule: OutputRule | None, model: LoadedModel, prompt: ChatPrompt | None = None, *, call: Call
+) -> str:
     """Return the grammar of an answer, for `new_answer`; "" if it may be anything.
 
     Args:
@@ -30,21 +36,24 @@ async def grammar_for(rule: OutputRule | None, model: LoadedModel, prompt: ChatP
         model: who answers.
         prompt: of a chat. Reasoning may then come before what the rule says, and its tools may be called: they must
             be if the conversation says so, and then the rule says nothing.
+        call: the request. A grammar is not tried any longer when its client has left.
 
     Raises:
         InvalidParameter: the grammar cannot be used; names the field.
         EngineUnavailable: it could not be tried.
+        Overloaded: so many are being tried, of this key or in all, that this one has to wait.
+        ClientDisconnect: the client has left.
     """
-    calls = await _calls(rule, model, prompt)
+    calls = await _calls(rule, model, prompt, call)
     if rule is None or (prompt is not None and prompt.conversation.tool_choice.mode == "required" and calls):
         return calls
-    answer = await _tried(grammar_of(rule), model, rule.parameter)
+    answer = await _tried(grammar_of(rule), model, rule.parameter, call)
     if prompt is not None:
         answer = _after_reasoning(answer, model, prompt)
     return either([answer, calls]) if calls else answer
 
 
-async def _calls(rule: OutputRule | None, model: LoadedModel, prompt: ChatPrompt | None) -> str:
+async def _calls(rule: OutputRule | None, model: LoadedModel, prompt: ChatPrompt | None, call: Call) -> str:
     """Return the grammar of answers that call tools; "" if none is needed.
 
     It is when a tool must be called, or has a strict schema, or only one call may come, or else the rule would keep
@@ -70,20 +79,28 @@ async def _calls(rule: OutputRule | None, model: LoadedModel, prompt: ChatPrompt
     if not text:
         return ""
     try:
-        return await _tried(lark(text), model, "tools")
+        return await _tried(lark(text), model, "tools", call)
     except InvalidParameter:
         if is_required or is_strict:
             raise
         return ""  # nobody asked for more than an attempt
 
 
-async def _tried(grammar: str, model: LoadedModel, parameter: str) -> str:
+async def _tried(grammar: str, model: LoadedModel, parameter: str, call: Call) -> str:
     """Return the grammar as the engine takes it, if it can be used."""
-    result = await asyncio.wrap_future(model.grammars.check(grammar))
+    trial = model.grammars.check(grammar, call.tenant)
+    try:
+        result = trial.result() if trial.done() else await call.while_there(_result_of(trial))
+    finally:
+        trial.cancel()  # nobody waits for it any more
     if result.error is not None:
         message = f"{parameter} cannot be used: {result.error}"
         raise InvalidParameter(message, parameter=parameter)
     return result.grammar
+
+
+async def _result_of(trial: Future[CheckResult]) -> CheckResult:
+    return await asyncio.wrap_future(trial)
 
 
 def _after_reasoning(grammar: str, model: LoadedModel, prompt: ChatPrompt) -> str:

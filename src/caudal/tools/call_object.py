@@ -21,6 +21,19 @@ _ARGUMENT_KEYS = ("arguments", "parameters")
 _WORD = re.compile(r"[\w.+\-$]+")
 
 
+@dataclass(frozen=True)
+class BareRule:
+    """What makes an object without an opener a call and no answer in JSON: it has arguments, and a tool's name.
+
+    Attributes:
+        names: of the tools.
+        strict: it has no other members; the call is given out when the object is complete.
+    """
+
+    names: Container[str]
+    strict: bool
+
+
 @dataclass
 class _Found:
     """What was read of an object so far. Held arguments wait for the name, or for the object's end."""
@@ -37,17 +50,15 @@ class CallObjectReader:
         tape: where the object comes next.
         calls: gets the call. Its arguments come while they arrive if the name stood before them.
         stops: texts that end a call even if the object is not closed.
-        only: if given, the object must be a call of one of these names and have no other members; the call is given
-            out when the object is complete.
+        bare: of an object that has no opener.
     """
 
-    def __init__(
-        self, tape: Tape, calls: Calls, stops: tuple[str, ...] = (), only: Container[str] | None = None
-    ) -> None:
+    def __init__(self, tape: Tape, calls: Calls, stops: tuple[str, ...] = (), bare: BareRule | None = None) -> None:
         self._tape = tape
         self._calls = calls
         self._stops = stops
-        self._only = only
+        self._bare = bare
+        self._gives_early = bare is None or not bare.strict
         self._found = _Found()
 
     def read(self) -> Steps[None]:
@@ -60,7 +71,7 @@ class CallObjectReader:
         yield from self._members()
         found = self._found
         if not found.begun:
-            if self._only is not None and (found.held is None or found.name not in self._only):
+            if self._bare is not None and (found.held is None or found.name not in self._bare.names):
                 raise Malformed
             self._begin()
         self._calls.end()
@@ -94,7 +105,7 @@ class CallObjectReader:
             yield from self._name()
         elif key in _ARGUMENT_KEYS and not found.begun and found.held is None:
             yield from self._arguments(next_one)
-        elif self._only is not None:
+        elif self._bare is not None and self._bare.strict:
             raise Malformed
         else:
             yield from LiteralReader(self._tape, _drop, JSON, self._stops).value()
@@ -103,15 +114,15 @@ class CallObjectReader:
         pieces: list[str] = []
         yield from LiteralReader(self._tape, pieces.append).value()
         name = json.loads("".join(pieces))
-        if not isinstance(name, str) or not name or (self._only is not None and name not in self._only):
+        if not isinstance(name, str) or not name or (self._bare is not None and name not in self._bare.names):
             raise Malformed
         self._found.name = name
-        if self._found.held is not None and self._only is None:
+        if self._found.held is not None and self._gives_early:
             self._begin()
 
     def _arguments(self, next_one: str) -> Steps[None]:
         found = self._found
-        if next_one == "{" and found.name and self._only is None:
+        if next_one == "{" and found.name and self._gives_early:
             found.held = []
             self._begin()
             yield from LiteralReader(self._tape, self._calls.arguments, JSON, self._stops).value()
@@ -119,7 +130,7 @@ class CallObjectReader:
         pieces: list[str] = []
         yield from LiteralReader(self._tape, pieces.append, JSON, self._stops).value()
         found.held = [_as_object("".join(pieces))]
-        if found.name and self._only is None:
+        if found.name and self._gives_early:
             self._begin()
 
     def _begin(self) -> None:

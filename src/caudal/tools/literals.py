@@ -3,7 +3,7 @@
 Never evaluated, never nested deeper than MAX_DEPTH, read in linear time. White space between the parts of a value is
 left out. What models get wrong and what can only mean one thing is put right: line ends and unescaped quotation marks
 in strings, single quotation marks, escapes that JSON does not have, commas too many or too few, Python's True, False
-and None, numbers such as `.5`, bare keys.
+and None, numbers such as `.5`, bare keys. Half a surrogate pair, which no text can hold, becomes U+FFFD.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ WORDS = {
 }
 _PLAIN = {quote: re.compile(rf"[^{quote}\"\\\x00-\x1f]+") for quote in "\"'"}
 _ESCAPES = {"x": 2, "u": 4, "U": 8}
+_HALVES = range(0xD800, 0xE000)  # of surrogate pairs
+_HIGH_HALVES, _LOW_HALVES = _HALVES[:0x400], _HALVES[0x400:]
+_NO_CHARACTER = "\\ufffd"  # as an escape, so that it is ASCII like the halves that it replaces
 
 
 @dataclass(frozen=True)
@@ -280,7 +283,11 @@ class LiteralReader:
             tape.take(1)
             digits = yield from self._digits(_ESCAPES[next_one])
             code = int(digits, 16) if len(digits) == _ESCAPES[next_one] else -1
-            if next_one == "u" and code >= 0:
+            if next_one == "u" and code in _HIGH_HALVES:
+                yield from self._second_half(digits, write)
+            elif code in _HALVES:
+                write(_NO_CHARACTER)
+            elif next_one == "u" and code >= 0:
                 write(f"\\u{digits}")
             elif 0 <= code <= 0x10FFFF:
                 write(json.dumps(chr(code))[1:-1])
@@ -294,6 +301,16 @@ class LiteralReader:
             tape.take(1)
         elif next_one:
             write("\\\\")  # the character itself is read next
+
+    def _second_half(self, first: str, write: Sink) -> Steps[None]:
+        """Read what follows the first half of a surrogate pair. A half without the other becomes U+FFFD."""
+        begin = yield from self._tape.accept("\\u")
+        digits = (yield from self._digits(_ESCAPES["u"])) if begin else ""
+        if len(digits) == _ESCAPES["u"] and int(digits, 16) in _LOW_HALVES:
+            write(f"\\u{first}\\u{digits}")
+        else:
+            write(_NO_CHARACTER)
+            self._tape.unread(begin + digits)
 
     def _digits(self, limit: int) -> Steps[str]:
         digits = ""

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from caudal.tools.call_object import CallObjectReader
+from caudal.tools.call_object import BareRule, CallObjectReader
 from caudal.tools.pythonic import read_python_call
 from caudal.tools.tape import Malformed
 
@@ -30,9 +30,9 @@ class TaggedJson:
         name: of the syntax.
         openers: begin one object, a list of objects, or several objects.
         closer: ends them; a missing one is no error.
-        bare: "" if there must be an opener; "call" if the answer may begin with the object itself; "known" if it may,
-            alone or in a Markdown fence, as long as it has no other members and the name of a tool. Models that are
-            taught tags forget them like this.
+        bare: "" if there must be an opener; "call" if the answer may begin with the object itself, as long as it has
+            arguments and the name of a tool; "known" if it may, alone or in a Markdown fence, as long as it has no
+            other members either. Models that are taught tags forget them like this.
         arguments_key: what the arguments are called.
         before_name: members before the name, in a grammar; {number} is any number.
         around: what the grammar puts around calls.
@@ -76,13 +76,13 @@ class TaggedJson:
         fence = (yield from tape.accept(*_FENCES)) if self.bare == "known" else ""
         if (yield from tape.skip_space()) != "{":
             raise Malformed
-        only = calls.schemas if self.bare == "known" else None
-        if only is None:
-            yield from self._objects(tape, calls)
-        else:
-            yield from CallObjectReader(tape, calls, only=only).read()
+        if self.bare == "known":
+            rule = BareRule(names=calls.schemas, strict=True)
+            yield from CallObjectReader(tape, calls, bare=rule).read()
             while (yield from tape.skip_space()) == "{":
-                yield from CallObjectReader(tape, calls, only=only).read()
+                yield from CallObjectReader(tape, calls, bare=rule).read()
+        else:
+            yield from self._objects(tape, calls, BareRule(names=calls.schemas, strict=False))
         if fence:
             yield from tape.accept("```")
 
@@ -90,9 +90,9 @@ class TaggedJson:
     def _stops(self) -> tuple[str, ...]:
         return (self.closer,) if self.closer else ()
 
-    def _objects(self, tape: Tape, calls: Calls) -> Steps[None]:
+    def _objects(self, tape: Tape, calls: Calls, bare: BareRule | None = None) -> Steps[None]:
         while True:
-            yield from CallObjectReader(tape, calls, self._stops).read()
+            yield from CallObjectReader(tape, calls, self._stops, bare).read()
             yield from tape.copy_run(_SEPARATORS, len)
             if (yield from tape.peek()) != "{":
                 return

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from caudal.server.anthropic.answer_protocol import (
     BlockDelta,
@@ -22,6 +20,7 @@ from caudal.server.anthropic.answer_protocol import (
     ThinkingDelta,
     ToolUseBlock,
 )
+from caudal.server.call_arguments import arguments_of
 from caudal.server.sealed_reasoning import seal, signature
 from caudal.tools.parts import CallBegin, ReasoningPart, TextPart
 
@@ -29,9 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from caudal.tools.parts import Part
-
-INVALID_JSON = "INVALID_JSON"
-"""Holds the text of a call's input that is not JSON, because the answer ended in it."""
 
 
 def new_tool_use_id() -> str:
@@ -101,7 +97,7 @@ class ContentBlocks:
         if isinstance(block, TextBlock):
             block = TextBlock(text=text)
         elif isinstance(block, ToolUseBlock):
-            block = ToolUseBlock(id=block.id, name=block.name, input=input_of(text))
+            block = ToolUseBlock(id=block.id, name=block.name, input=arguments_of(text))
         else:
             sealed = seal(text) if self._hides_thinking else signature(text)
             block = ThinkingBlock(thinking="" if self._hides_thinking else text, signature=sealed)
@@ -110,14 +106,3 @@ class ContentBlocks:
         self.finished.append(block)
         self._open = None
         return events
-
-
-def input_of(arguments: str) -> dict[str, Any]:
-    """Return a call's input; the text itself, under INVALID_JSON, if the answer ended before it was whole."""
-    if not arguments.strip():
-        return {}
-    try:
-        value = msgspec.json.decode(arguments)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        value = None
-    return value if isinstance(value, dict) else {INVALID_JSON: arguments}

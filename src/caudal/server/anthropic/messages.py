@@ -36,7 +36,7 @@ async def create_message(call: Call) -> Response:
         raise _too_long(error) from error
     params = sampling_params(body, room)
     id_ = f"msg_{secrets.token_hex(12)}"
-    grammar = await grammar_for(rule, model, prompt)
+    grammar = await grammar_for(rule, model, prompt, call=call)
     answer = new_answer(id_, prompt, params, call=call, model=model, grammar=grammar)
     writer = MessageWriter(
         id_,

@@ -60,7 +60,7 @@ async def completion_response(call: Call, model: LoadedModel, body: NativeReques
     """
     asked = asked_tokens(body)
     params = sampling_params(body, model.tokenizer, max_tokens=asked or None)
-    grammar = await grammar_of(body, model)
+    grammar = await grammar_of(body, model, call)
     n = num_answers(body)
     wanted = Wanted(
         settings=settings_of(params, asked, stream=bool(body.stream), eos_token_ids=model.tokenizer.eos_token_ids),

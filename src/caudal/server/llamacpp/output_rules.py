@@ -8,17 +8,18 @@ from caudal.errors import InvalidParameter, UnsupportedParameter
 from caudal.server.output_rules import OutputRule, grammar_for
 
 if TYPE_CHECKING:
+    from caudal.server.call import Call
     from caudal.server.llamacpp.protocol import NativeRequest
     from caudal.server.loaded_model import LoadedModel
 
 
-async def grammar_of(fields: NativeRequest, model: LoadedModel) -> str:
+async def grammar_of(fields: NativeRequest, model: LoadedModel, call: Call) -> str:
     """Return the grammar of an answer, see AddRequest; "" for anything.
 
     Raises:
         RequestError: a field that is not supported, or makes no sense.
     """
-    return await grammar_for(_rule(fields), model)
+    return await grammar_for(_rule(fields), model, call=call)
 
 
 def _rule(fields: NativeRequest) -> OutputRule | None:

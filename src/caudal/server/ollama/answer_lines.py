@@ -11,6 +11,7 @@ import msgspec
 
 from caudal.server.answer_clock import AnswerClock
 from caudal.server.answer_writer import NDJSON
+from caudal.server.call_arguments import arguments_of
 from caudal.server.ollama.error_shape import ollama_shape
 from caudal.server.ollama.protocol import TokenLogprob
 from caudal.server.ollama.time_format import nanoseconds, now
@@ -92,7 +93,7 @@ class ContentReader:
         """Return a call that is complete now. One that the answer was cut off in is dropped: it must not be run."""
         if self._name is None or (is_cut and not _is_whole(self._arguments)):
             return []
-        function = {"index": self._num_calls, "name": self._name, "arguments": _object(self._arguments)}
+        function = {"index": self._num_calls, "name": self._name, "arguments": arguments_of(self._arguments)}
         self._name, self._arguments = None, ""
         self._num_calls += 1
         return [Content(calls=[{"id": new_call_id(), "function": function}])]
@@ -103,14 +104,6 @@ def _is_whole(arguments: str) -> bool:
         return isinstance(json.loads(arguments), dict)
     except (ValueError, RecursionError):
         return False
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = msgspec.json.decode(text or "{}")
-    except (msgspec.DecodeError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ async def chat(call: Call) -> Response:
     prompt = await read_conversation(conversation_of(body, model), model, num_chars=call.num_bytes)
     room = model.room_for_answer(prompt.token_ids, asked_tokens(body), "messages")
     params = sampling_params(body, max_tokens=room)
-    grammar = await grammar_of(body.format, model, prompt)
+    grammar = await grammar_of(body.format, model, prompt, call)
     answer = new_answer(f"ollama-{secrets.token_hex(16)}", prompt, params, call=call, model=model, grammar=grammar)
     told = Told(
         model=body.model or served.name,

@@ -46,7 +46,7 @@ async def generate(call: Call) -> Response:
     token_ids = prompt.token_ids if isinstance(prompt, ChatPrompt) else prompt
     room = model.room_for_answer(token_ids, asked_tokens(body), "prompt")
     params = sampling_params(body, max_tokens=room)
-    grammar = await grammar_of(body.format, model, prompt if isinstance(prompt, ChatPrompt) else None)
+    grammar = await grammar_of(body.format, model, prompt if isinstance(prompt, ChatPrompt) else None, call)
     answer = new_answer(f"ollama-{secrets.token_hex(16)}", prompt, params, call=call, model=model, grammar=grammar)
     told = Told(
         model=body.model or served.name,

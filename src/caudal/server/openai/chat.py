@@ -71,7 +71,7 @@ async def chat_completions(call: Call) -> Response:
     prompt = await read_conversation(conversation_of(body), model, num_chars=call.num_bytes)
     room = model.room_for_answer(prompt.token_ids, asked_tokens(body, LIMITS), "messages")
     params = sampling_params(body, model.tokenizer, max_tokens=room, logprobs=num_logprobs(body))
-    grammar = await grammar_for(output_rule_of(body), model, prompt)
+    grammar = await grammar_for(output_rule_of(body), model, prompt, call=call)
     id_ = f"chatcmpl-{secrets.token_hex(16)}"
     answers = [
         new_answer(

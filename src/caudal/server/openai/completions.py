@@ -68,7 +68,7 @@ async def completions(call: Call) -> Response:
     check_request_fields(body)
     prompts = await read_prompts(body, model, most=call.settings.max_open_requests)
     params = _params(body, model)
-    grammar = await grammar_for(output_rule_of(body), model)
+    grammar = await grammar_for(output_rule_of(body), model, call=call)
     id_ = f"cmpl-{secrets.token_hex(16)}"
     answers = [
         _answer(f"{id_}-{p * params.n + i}", prompt, choice_params(params, i), body, call, model, grammar)

@@ -81,7 +81,7 @@ async def create_response(call: Call) -> Response:
         labels=labels if wants_logprobs(body) else None,
         ended=(lambda ended: kept.keep(call.tenant, ended, own, earlier)) if response.store else None,
     )
-    grammar = await grammar_for(rule, model, prompt)
+    grammar = await grammar_for(rule, model, prompt, call=call)
     answer = new_answer(response.id, prompt, params, call=call, model=model, grammar=grammar)
     if body.background:
         return await _in_background(call, model, answer, writer, stream=bool(body.stream))
