@@ -5,13 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from starlette.types import Message
+
     from caudal.server.answer_reader import Piece
     from caudal.server.problems import Problem
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
 NDJSON = "application/x-ndjson"
+STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+"""Of every stream: proxies pass each piece on as it comes."""
 PING = b": ping\n\n"
 """A comment, which every reader of server-sent events skips."""
+
+
+def stream_start(stream_type: str) -> Message:
+    """Return the ASGI message with which a stream begins."""
+    headers = {"content-type": stream_type, **STREAM_HEADERS}
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    return {"type": "http.response.start", "status": 200, "headers": raw}
 
 
 class AnswerWriter(Protocol):

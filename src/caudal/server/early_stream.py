@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 
-from caudal.server.answer_writer import EVENT_STREAM, PING, sse
+from caudal.server.answer_writer import EVENT_STREAM, PING, sse, stream_start
+from caudal.server.disconnects import until_gone
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -39,12 +40,7 @@ class EarlyStream:
         """Send a comment, after the status line of a stream if there was none yet."""
         if not self._has_begun:
             self._has_begun = True
-            headers = [
-                (b"content-type", EVENT_STREAM.encode()),
-                (b"cache-control", b"no-cache"),
-                (b"x-accel-buffering", b"no"),
-            ]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+            await self._send(stream_start(EVENT_STREAM))
         await self._send({"type": "http.response.body", "body": PING, "more_body": True})
 
     async def __call__(self, message: Message) -> None:
@@ -79,7 +75,7 @@ async def wait_alive(
         ClientDisconnect: nobody waits for the answer any more.
     """
     working = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_until_gone(receive))
+    gone = asyncio.ensure_future(until_gone(receive))
     silence_s = first_s
     try:
         while True:
@@ -97,8 +93,3 @@ async def wait_alive(
         working.cancel()
         gone.cancel()
         await asyncio.gather(working, gone, return_exceptions=True)
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -7,13 +7,14 @@ filled with pings, whether or not the engine is silent.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
+from caudal.server.answer_writer import stream_start
 from caudal.server.answers import Answer, Answers
+from caudal.server.disconnects import send_until_gone
 from caudal.server.problems import describe_error, error_response
 
 if TYPE_CHECKING:
@@ -51,16 +52,7 @@ class GenerationResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or stop as soon as the client is gone."""
-        work = asyncio.create_task(self._answer(scope, receive, send))
-        gone = asyncio.create_task(_until_gone(receive))
-        try:
-            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            work.cancel()
-            gone.cancel()
-            results = await asyncio.gather(work, gone, return_exceptions=True)
-        if isinstance(results[0], Exception):
-            raise results[0]
+        await send_until_gone(self._answer(scope, receive, send), receive)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -90,12 +82,7 @@ class GenerationResponse(Response):
         settings = self._call.settings
         pieces = await answers.next(settings.first_byte_wait_s)
         self._started = True
-        headers = [
-            (b"content-type", self._writer.stream_type.encode()),
-            (b"cache-control", b"no-cache"),
-            (b"x-accel-buffering", b"no"),
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send(stream_start(self._writer.stream_type))
         waiting = self._writer.begin()
         ping_at_s = time.monotonic() + settings.ping_interval_s
         while pieces is not None:
@@ -110,9 +97,3 @@ class GenerationResponse(Response):
             waiting = b""
             pieces = await answers.next(ping_at_s - time.monotonic())
         await send({"type": "http.response.body", "body": waiting + self._writer.end(), "more_body": False})
-
-
-async def _until_gone(receive: Receive) -> None:
-    """Return when the client has closed the connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass

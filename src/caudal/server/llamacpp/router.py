@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from caudal.server.answer_writer import EVENT_STREAM, PING, sse
+from caudal.server.answer_writer import EVENT_STREAM, PING, STREAM_HEADERS, sse
 from caudal.server.llamacpp.model_cards import status_value
 from caudal.server.problems import HTTPProblem
 
@@ -78,9 +78,8 @@ async def set_lora_adapters(call: Call) -> Response:
 async def model_events(call: Call) -> Response:
     """Send the state of every model, and every change of one, until the client or the server leaves."""
     await call.context.models.refresh()
-    headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
     stream = _events(call, call.settings.ping_interval_s)
-    return StreamingResponse(stream, media_type=EVENT_STREAM, headers=headers)
+    return StreamingResponse(stream, media_type=EVENT_STREAM, headers=STREAM_HEADERS)
 
 
 async def _events(call: Call, ping_s: float) -> AsyncIterator[bytes]:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.responses import JSONResponse, Response
 
-from caudal.server.answer_writer import NDJSON
+from caudal.server.answer_writer import NDJSON, stream_start
+from caudal.server.disconnects import send_until_gone
 from caudal.server.ollama.error_shape import ollama_shape
 from caudal.server.problems import describe_error, error_response
 
@@ -82,16 +83,7 @@ class PullResponse(Response):
         """Answer, or stop as soon as the client is gone."""
         with self._pull.watched():
             tell = self._send_lines if self._stream else self._send_body
-            work = asyncio.ensure_future(tell(scope, receive, send))
-            gone = asyncio.ensure_future(_until_gone(receive))
-            try:
-                await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                work.cancel()
-                gone.cancel()
-                results = await asyncio.gather(work, gone, return_exceptions=True)
-        if isinstance(results[0], Exception):
-            raise results[0]
+            await send_until_gone(tell(scope, receive, send), receive)
 
     async def _send_body(self, scope: Scope, receive: Receive, send: Send) -> None:
         await asyncio.wait((self._pull.task,))
@@ -107,8 +99,7 @@ class PullResponse(Response):
         if is_done and (error := self._error()) is not None:
             await self._refusal(error)(scope, receive, send)
             return
-        headers = [(b"content-type", NDJSON.encode()), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send(stream_start(NDJSON))
         lines = PullLines()
         first = status_lines(FIRST) + lines.news(self._pull.files)
         await send({"type": "http.response.body", "body": first, "more_body": True})
@@ -128,8 +119,3 @@ class PullResponse(Response):
             return RuntimeError("the pull was cancelled")
         error = self._pull.task.exception()
         return error if error is None or isinstance(error, Exception) else RuntimeError(str(error))
-
-
-async def _until_gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

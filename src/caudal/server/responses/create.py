@@ -10,7 +10,7 @@ import msgspec
 from starlette.responses import Response, StreamingResponse
 
 from caudal.errors import PromptTooLong
-from caudal.server.answer_writer import EVENT_STREAM
+from caudal.server.answer_writer import EVENT_STREAM, STREAM_HEADERS
 from caudal.server.conversation import new_answer, read_conversation
 from caudal.server.generation_response import GenerationResponse
 from caudal.server.item_limit import check_num_items
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from caudal.server.call import Call
     from caudal.server.loaded_model import LoadedModel
 
-_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _responses_decoder = msgspec.json.Decoder(ResponsesBody)
 _count_decoder = msgspec.json.Decoder(ConversationBody)
 _encode = msgspec.json.Encoder().encode
@@ -119,7 +118,7 @@ def _failed_stream(body: ResponsesBody, error: PromptTooLong) -> Response:
     """Tell in a stream that the prompt does not fit: that is where Codex looks for it."""
     writer = ResponseWriter(prompt_failure(body), Output(request_tools(body).names), num_prompt_tokens=0)
     events = writer.begin() + writer.failure(describe_error(error))
-    return Response(events, media_type=EVENT_STREAM, headers=_HEADERS)
+    return Response(events, media_type=EVENT_STREAM, headers=STREAM_HEADERS)
 
 
 async def _in_background(
@@ -135,5 +134,5 @@ async def _in_background(
     await call.context.responses.runs.start(call.tenant, run)
     if stream:
         events = run.events(call.settings.ping_interval_s)
-        return StreamingResponse(events, media_type=EVENT_STREAM, headers=_HEADERS)
+        return StreamingResponse(events, media_type=EVENT_STREAM, headers=STREAM_HEADERS)
     return Response(queued, media_type="application/json")
