@@ -173,7 +173,8 @@ class Client:
                 try:
                     how = await asyncio.wait_for(kind(http, APIS[api]), ANSWER_S)
                 except (Violation, httpx.HTTPError, TimeoutError) as error:
-                    self._tally.violations.append(f"{name} {api}: {type(error).__name__}: {error}"[:500])
+                    when = f"client {id(self):x} at {asyncio.get_running_loop().time():.0f} s"
+                    self._tally.violations.append(f"{name} {api}, {when}: {type(error).__name__}: {error}"[:500])
                     how = "violation"
                 self._tally.end(name, how)
                 if how == "failed":
