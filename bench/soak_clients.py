@@ -11,6 +11,7 @@ import asyncio
 import json
 import random
 import re
+import ssl
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 WORDS = ("river", "stone", "light", "market", "garden", "letter", "music", "winter", "number", "table", "animal")
 ANSWER_S = 120.0
 """Longer than any answer here takes, with the engine killed and loaded in the meantime."""
+_TLS = ssl.create_default_context()  # made once: that takes longer than a request
 
 
 class Violation(Exception):
@@ -223,8 +225,15 @@ class Client:
             raise Violation(message)
         return "finished"
 
-    async def _leave(self, http: httpx.AsyncClient, api: Api) -> str:
-        """Go away before the answer is complete: at once, or after some of a stream."""
+    async def _leave(self, _http: httpx.AsyncClient, api: Api) -> str:
+        """Go away before the answer is complete: at once, or after some of a stream.
+
+        With connections of its own: a pool that is cancelled while it connects may never give its place back.
+        """
+        async with httpx.AsyncClient(base_url=self._url, timeout=ANSWER_S, verify=_TLS) as own:
+            return await self._leave_with(own, api)
+
+    async def _leave_with(self, http: httpx.AsyncClient, api: Api) -> str:
         begun_s = asyncio.get_running_loop().time()
         body = api.body(self._prompt(self._random.randint(1, 300)), 400, self._random.random() < 0.7)
         wait_s = self._random.choice((0.0, 0.05, 0.3, 1.0))
