@@ -21,7 +21,7 @@ def files_or_skip(files, what):
     """Parameters for a test over files: one that skips with a reason when there are none."""
     if files:
         return [pytest.param(path, id=path.stem) for path in files]
-    return [pytest.param(None, marks=pytest.mark.skip(reason=f"no {what} in ../shared"))]
+    return [pytest.param(None, marks=pytest.mark.skip(reason=f"no {what} in ../shared: runs beside it, as in CI"))]
 
 
 def metadata_of(path):

@@ -83,7 +83,7 @@ class ModelSlot:
     def failed(self, error: str, now_s: float) -> None:
         """Note that a load failed: each failure in a row makes the pause before the next try twice as long."""
         self.error = error
-        self.retry_s = now_s + min(_FIRST_PAUSE_S * 2**self.num_failures, _LONGEST_PAUSE_S)
+        self.retry_s = now_s + min(_FIRST_PAUSE_S * 2 ** min(self.num_failures, 16), _LONGEST_PAUSE_S)
         self.num_failures += 1
 
     def forgive(self) -> None:
