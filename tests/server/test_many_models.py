@@ -21,7 +21,6 @@ from caudal.errors import CheckpointError, EngineUnavailable, Overloaded
 from caudal.server.many_models import ManyModels
 from caudal.server.metrics import ServerMetrics
 from caudal.server.model_catalog import ModelCatalog
-from caudal.server.model_slot import ModelSlot
 from caudal.server.problems import HTTPProblem
 from caudal.server.residency import FOREVER, Residency
 from caudal.server.running_model import Memory, ModelStarter, RunningModel
@@ -176,13 +175,6 @@ async def test_a_model_that_cannot_be_loaded_makes_nobody_leave(gates, again):
         else:
             await many.load("gated")
         assert await say(many, "gated") == b"hello"
-
-
-def test_days_of_failures_leave_the_pause_as_it_is():
-    slot = ModelSlot(ServedModel(name="m"), 0.0)
-    for _ in range(3000):
-        slot.failed("it is broken", 100.0)
-    assert slot.retry_s == 400.0
 
 
 async def test_each_failure_in_a_row_makes_the_pause_longer(gates):
