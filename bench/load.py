@@ -37,7 +37,7 @@ from rivals import LLAMA_FLAGS, Flags
 from servers import Server, caudal_server, llama_server
 
 from caudal.checkpoint import open_checkpoint
-from caudal.tokenizer.from_gguf import load_tokenizer
+from caudal.tokenizer.from_gguf import load_gguf_tokenizer
 
 SIDES = ("caudal", "llama_server")
 CTX_PER_USER = 2304  # the longest prompt and answer, the system prompt and the template; llama.cpp wants a round number
@@ -201,7 +201,7 @@ class Point:
     def __init__(self, model: Path, options: argparse.Namespace) -> None:
         self.model, self.options = model, options
         with open_checkpoint(str(model)) as checkpoint:
-            self.tokenizer = load_tokenizer(checkpoint.metadata, path=str(model))
+            self.tokenizer = load_gguf_tokenizer(checkpoint.metadata, path=str(model))
 
     def start(self, side: str, slots: int, ctx: int, flags: Flags) -> Any:
         """Start a server; a context manager."""

@@ -19,7 +19,7 @@ from caudal.server.launch import EngineSource, listen, run_server
 from caudal.server.model_catalog import ModelCatalog
 from caudal.server.residency import Residency
 from caudal.server.settings import ServedModel, ServerSettings
-from caudal.tokenizer.from_gguf import load_tokenizer
+from caudal.tokenizer.from_gguf import load_gguf_tokenizer
 
 if TYPE_CHECKING:
     from caudal.messages import AddRequest
@@ -92,7 +92,7 @@ def main() -> None:
     model, tokens_per_s = sys.argv[1:]
     settings = ServerSettings(port=0)
     with open_checkpoint(model) as checkpoint:
-        tokenizer = load_tokenizer(checkpoint.metadata, path=model)
+        tokenizer = load_gguf_tokenizer(checkpoint.metadata, path=model)
     catalog = ModelCatalog(lambda: [ServedModel(name="paced", path=tokens_per_s)])
     catalog.look_now()
     engines = EngineSource(

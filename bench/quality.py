@@ -33,7 +33,7 @@ from caudal.core.step_plan import PlannedRow, StepPlan
 from caudal.engine.runner import Runner
 from caudal.engine.step_batch import build_step_batch
 from caudal.models.load import load_model
-from caudal.tokenizer.from_gguf import load_tokenizer
+from caudal.tokenizer.from_gguf import load_gguf_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +60,7 @@ CHUNK = 64  # rows of logits at a time: a vocabulary of 262,144 makes a row of 1
 def corpus_windows(model: Path, num_tokens: int, window: int) -> list[list[int]]:
     """Return windows of token ids; each begins as a prompt of this model does."""
     with open_checkpoint(model) as checkpoint:
-        tokenizer = load_tokenizer(checkpoint.metadata, path=model)
+        tokenizer = load_gguf_tokenizer(checkpoint.metadata, path=model)
     start = tokenizer.encode("")
     body = window - len(start)
     ids = tokenizer.encode("\n\n".join((ROOT / name).read_text() for name in CORPUS), add_special_tokens=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from caudal.checkpoint.gguf_file import open_gguf
-from caudal.tokenizer.from_gguf import load_tokenizer
+from caudal.tokenizer.from_gguf import load_gguf_tokenizer
 from caudal.tokenizer.token_bytes import byte_of_character
 
 SHARED = Path(__file__).parents[1].parent / "shared"
@@ -31,7 +31,7 @@ def metadata_of(path):
 
 @lru_cache(maxsize=16)
 def tokenizer_of(path):
-    return load_tokenizer(metadata_of(path), path=path)
+    return load_gguf_tokenizer(metadata_of(path), path=path)
 
 
 def real_model(name):

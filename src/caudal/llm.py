@@ -20,7 +20,7 @@ from caudal.errors import CaudalError, EngineDead, EngineUnavailable, InvalidPar
 from caudal.hub.resolve import resolve
 from caudal.messages import AddRequest, Vocabulary
 from caudal.sampling_params import SamplingParams
-from caudal.tokenizer.from_gguf import load_tokenizer
+from caudal.tokenizer.load import load_tokenizer
 from caudal.tokenizer.stop_strings import StopMatcher
 from caudal.vectors import normalized
 
@@ -171,7 +171,7 @@ class LLM:
         path = model if isinstance(model, Path) else resolve(model)
         config = EngineConfig(model_path=str(path), **({"prefill_per_decode": 0} | options))
         with open_checkpoint(path) as checkpoint:
-            self.tokenizer: Tokenizer = load_tokenizer(checkpoint.metadata, path=path, chat_template=chat_template)
+            self.tokenizer: Tokenizer = load_tokenizer(checkpoint, chat_template=chat_template)
             self.engine: Engine | PoolingEngine = load_engine_from(checkpoint, config)
         self._ids = itertools.count()
         self._open: dict[str, _OpenRequest] = {}

@@ -19,7 +19,7 @@ from caudal.engine.load import load_engine
 from caudal.messages import AddRequest
 from caudal.sampling_params import SamplingParams
 from caudal.server.loaded_model import vocabulary_of
-from caudal.tokenizer.from_gguf import load_tokenizer
+from caudal.tokenizer.from_gguf import load_gguf_tokenizer
 
 PERSON = {
     "type": "object",
@@ -49,7 +49,7 @@ PENALISED = msgspec.structs.replace(SAMPLED, repetition_penalty=1.2, frequency_p
 def tokenizer():
     path = real_model("smollm2")
     with open_checkpoint(path) as checkpoint:
-        return load_tokenizer(checkpoint.metadata, path=path)
+        return load_gguf_tokenizer(checkpoint.metadata, path=path)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
-"""Makes the reference data of the parity tests: tiny random models as GGUF files, and the logits that the original
-implementations give for them.
+"""Makes the reference data of the parity tests: tiny random models as GGUF files and as Hugging Face folders, and the
+logits that the original implementations give for them.
 
     PYTHONPATH=src python tests/parity/generate_reference.py [DIRECTORY]
 
@@ -7,7 +7,7 @@ writes tests/parity/data if no directory is given. Needs torch and transformers.
 
 For each case below it builds a transformers model, gives it weights from a seeded numpy generator (rounded to the
 format in which the file will hold them, so that file and model agree to the bit), converts them to GGUF as the
-published converters do, and records the logits of every position of one prompt.
+published converters do, lets transformers save them, and records the logits of every position of one prompt.
 """
 
 from __future__ import annotations
@@ -320,7 +320,7 @@ def gguf_metadata(case, config):
 
 
 def generate(case, directory):
-    """Write `<name>.gguf` and `<name>.npz` (token_ids [T] int32, logits [T, V] float32)."""
+    """Write `<name>.gguf`, the folder `<name>` and `<name>.npz` (token_ids [T] int32, logits [T, V] float32)."""
     import torch  # noqa: PLC0415 - the tests import this file without it
     from transformers import AutoModelForCausalLM  # noqa: PLC0415 - the tests import this file without it
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: PLC0415 - the tests import this file without it
@@ -347,7 +347,18 @@ def generate(case, directory):
     directory.mkdir(parents=True, exist_ok=True)
     tensors = gguf_tensors(case, config, weights, divisors)
     write_gguf(directory / f"{case.name}.gguf", gguf_metadata(case, config), tensors)
+    save_folder(case, model, directory / case.name)
     np.savez_compressed(directory / f"{case.name}.npz", token_ids=token_ids, logits=logits)
+
+
+def save_folder(case, model, directory):
+    """Write the model as transformers does, its matrices as the GGUF file has them."""
+    import torch  # noqa: PLC0415 - the tests import this file without it
+
+    dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[case.matrix_format]
+    state = {name: value.to(dtype) if value.ndim == 2 else value for name, value in model.state_dict().items()}
+    model.save_pretrained(directory, state_dict=state)
+    (directory / "generation_config.json").unlink()
 
 
 def main(directory):

@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from vocabularies import VOCAB_FILES, byte_level, files_or_skip, sentencepiece, tokenizer_of
 
-from caudal.tokenizer.from_gguf import load_tokenizer
+from caudal.tokenizer.from_gguf import load_gguf_tokenizer
 
 
 @pytest.fixture(scope="module", params=[byte_level, sentencepiece])
 def tiny(request):
-    return load_tokenizer(request.param())
+    return load_gguf_tokenizer(request.param())
 
 
 def pushes(data, ids):
@@ -74,7 +74,7 @@ def test_published_vocabularies(path, monkeypatch, tmp_path):
 
 
 def test_the_leading_space_belongs_to_the_context():
-    tokenizer = load_tokenizer(sentencepiece())
+    tokenizer = load_gguf_tokenizer(sentencepiece())
     hello = tokenizer.encode("hello", add_special_tokens=False)
     assert tokenizer.detokenizer([]).push(hello) == "hello"
     assert tokenizer.detokenizer([1]).push(hello) == "hello"
@@ -82,7 +82,7 @@ def test_the_leading_space_belongs_to_the_context():
 
 
 def test_a_character_begun_in_the_prompt_is_finished_in_the_answer():
-    tokenizer = load_tokenizer(byte_level())
+    tokenizer = load_gguf_tokenizer(byte_level())
     ids = tokenizer.encode("é")
     stream = tokenizer.detokenizer(ids[:1])
     assert stream.push(ids[1:]) == "é"

@@ -12,7 +12,7 @@ from test_openai_routes import until
 
 from caudal.checkpoint import open_checkpoint
 from caudal.engine.load import load_engine
-from caudal.tokenizer.from_gguf import load_tokenizer
+from caudal.tokenizer.from_gguf import load_gguf_tokenizer
 
 
 class WatchedEngine:
@@ -48,7 +48,7 @@ def real_engine(tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "tiny.gguf"
     tiny_checkpoint(path)
     with open_checkpoint(path) as checkpoint:
-        tokenizer = load_tokenizer(checkpoint.metadata, path=path)
+        tokenizer = load_gguf_tokenizer(checkpoint.metadata, path=path)
 
     def make(**changes):
         fields = {"model_path": str(path), "backend": "reference", "max_model_len": 256, **changes}

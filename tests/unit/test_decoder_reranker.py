@@ -19,7 +19,7 @@ from caudal.engine.local_client import LocalEngineClient
 from caudal.errors import TemplateError
 from caudal.server.app import create_app
 from caudal.server.settings import ServedModel, ServerSettings
-from caudal.tokenizer.from_gguf import load_tokenizer
+from caudal.tokenizer.from_gguf import load_gguf_tokenizer
 from caudal.tokenizer.pair_text import PairText
 
 needs_native = pytest.mark.usefixtures("native")
@@ -51,7 +51,7 @@ def path(tmp_path, monkeypatch):
 
 def tokenizer_of(path):
     with open_checkpoint(path) as checkpoint:
-        return load_tokenizer(checkpoint.metadata, path=path)
+        return load_gguf_tokenizer(checkpoint.metadata, path=path)
 
 
 def test_the_text_around_a_pair(path):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from vocabularies import byte_level
 
 from caudal.tokenizer.fim_tokens import FimTokens, find_fim_tokens
-from caudal.tokenizer.from_gguf import load_tokenizer
+from caudal.tokenizer.from_gguf import load_gguf_tokenizer
 
 QWEN = ["a", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|repo_name|>", "<|file_sep|>"]
 DEEPSEEK = ["<\uff5cfim\u2581begin\uff5c>", "<\uff5cfim\u2581hole\uff5c>", "<\uff5cfim\u2581end\uff5c>"]
@@ -42,7 +42,7 @@ def test_ids_that_make_no_sense_count_as_absent(ids):
 
 def test_the_tokenizer_has_them():
     control = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
-    tokenizer = load_tokenizer(byte_level(control=control))
+    tokenizer = load_gguf_tokenizer(byte_level(control=control))
     fim = tokenizer.fim_tokens
     assert [tokenizer.token_text(i) for i in (fim.prefix, fim.suffix, fim.middle)] == list(control)
-    assert load_tokenizer(byte_level()).fim_tokens is None
+    assert load_gguf_tokenizer(byte_level()).fim_tokens is None

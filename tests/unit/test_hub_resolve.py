@@ -59,7 +59,7 @@ def test_a_directory_with_shards_and_a_projector_holds_one_model(home):
 
 
 def test_directories_that_do_not_say_which(home):
-    with pytest.raises(ModelNotFound, match=r"work holds no .gguf file"):
+    with pytest.raises(ModelNotFound, match=r"work holds no model: no .gguf file"):
         resolve(".")
     touch(home / "work" / "a.gguf")
     touch(home / "work" / "b.gguf")
@@ -138,7 +138,7 @@ def test_list_models_names_what_resolve_finds(home):
         ("o/rr", r"no model 'o/rr'.*huggingface/hub holds no such repository; did you mean o/r"),
         ("smolm2", "did you mean smollm2"),
         ("locl.gguf", r"work/locl.gguf does not exist.*did you mean local.gguf.*see `caudal list`"),
-        ("zzzzzz", "no model 'zzzzzz': .*; give the path of a .gguf file, ORG/REPO"),
+        ("zzzzzz", "no model 'zzzzzz': .*; give the path of a .gguf file or model folder, ORG/REPO"),
         ("", "no model ''"),
         ("a" * 5000, "no path that can be opened"),
         ("~nobody-of-this-name/x.gguf", "no path that can be opened"),

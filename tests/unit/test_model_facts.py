@@ -39,7 +39,8 @@ class Odd:
     def __init__(self, path, **metadata):
         self.path = path
         self.metadata = {key.replace("_", ".", 1): value for key, value in metadata.items()}
-        self.tensors = {}
+        self.container = "gguf"
+        self.stored = {}
         self.total_tensor_bytes = 0
 
     def identity(self):

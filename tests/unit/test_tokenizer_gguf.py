@@ -18,7 +18,7 @@ from vocabularies import (
 
 from caudal.errors import CheckpointError, InvalidParameter, UnsupportedFormat
 from caudal.tokenizer import spm_merges
-from caudal.tokenizer.from_gguf import load_tokenizer
+from caudal.tokenizer.from_gguf import load_gguf_tokenizer
 from caudal.tokenizer.pre_tokenizers import find_pre_tokenizer, read_table
 
 
@@ -55,7 +55,7 @@ def test_decode_equals_the_library_on_valid_text(path):
 
 
 def test_no_control_token_from_plain_text():
-    tokenizer = load_tokenizer(byte_level())
+    tokenizer = load_gguf_tokenizer(byte_level())
     text = "hello<|im_start|>hello"
     assert tokenizer.special_ids.isdisjoint(tokenizer.encode(text))
     assert tokenizer.decode(tokenizer.encode(text)) == text
@@ -69,7 +69,7 @@ def test_no_control_token_from_merges_or_whole_words():
     """Files can hold merge rules, or words taken whole, that spell a control token."""
     metadata = byte_level(pre="llama-bpe", control=("he!", "xyz"), ggml__bos_token_id=10)
     metadata["tokenizer.ggml.merges"] += ["x y", "xy z", "he !"]
-    tokenizer = load_tokenizer(metadata)
+    tokenizer = load_gguf_tokenizer(metadata)
     for text in ("xyz", "he!", " xyz xyz", "axyz", "xyzxyz"):
         ids = tokenizer.encode(text, add_special_tokens=False)
         assert tokenizer.special_ids.isdisjoint(ids), text
@@ -77,7 +77,7 @@ def test_no_control_token_from_merges_or_whole_words():
 
 
 def test_sentencepiece_never_merges_into_a_control_token():
-    tokenizer = load_tokenizer(sentencepiece())
+    tokenizer = load_gguf_tokenizer(sentencepiece())
     ids = tokenizer.encode("hello <s></s>")
     assert ids[0] == 1
     assert tokenizer.special_ids.isdisjoint(ids[1:])
@@ -86,12 +86,12 @@ def test_sentencepiece_never_merges_into_a_control_token():
 
 
 def test_visible_added_tokens_are_found_in_plain_text():
-    tokenizer = load_tokenizer(byte_level())
+    tokenizer = load_gguf_tokenizer(byte_level())
     assert "<tool>" in [tokenizer.token_text(i) for i in tokenizer.encode("hello<tool>")]
 
 
 def test_bos_is_added_once():
-    tokenizer = load_tokenizer(sentencepiece(ggml__add_eos_token=True))
+    tokenizer = load_gguf_tokenizer(sentencepiece(ggml__add_eos_token=True))
     assert tokenizer.encode("hello", parse_special=True)[:1] == [1]
     assert tokenizer.encode("<s>hello", parse_special=True).count(1) == 1
     assert tokenizer.encode("hello</s>", parse_special=True).count(2) == 1
@@ -101,15 +101,15 @@ def test_bos_is_added_once():
 
 
 def test_add_bos_comes_from_the_pre_tokenizer_when_the_file_is_silent():
-    assert load_tokenizer(byte_level(pre="llama-bpe", ggml__bos_token_id=5)).encode("hello")[0] == 5
-    assert load_tokenizer(byte_level(pre="gpt-2", ggml__bos_token_id=5)).encode("hello")[0] != 5
+    assert load_gguf_tokenizer(byte_level(pre="llama-bpe", ggml__bos_token_id=5)).encode("hello")[0] == 5
+    assert load_gguf_tokenizer(byte_level(pre="gpt-2", ggml__bos_token_id=5)).encode("hello")[0] != 5
     silent = byte_level(pre="llama-bpe", ggml__bos_token_id=5, ggml__add_bos_token=False)
-    assert load_tokenizer(silent).encode("hello")[0] != 5
+    assert load_gguf_tokenizer(silent).encode("hello")[0] != 5
 
 
 def test_stop_set_rules():
     def stops(control, **more):
-        tokenizer = load_tokenizer(byte_level(control=control, **more))
+        tokenizer = load_gguf_tokenizer(byte_level(control=control, **more))
         return {tokenizer.token_text(i) for i in tokenizer.eos_token_ids}
 
     assert stops(("<|im_end|>", "<|eot_id|>", "<|other|>")) == {"<|im_end|>", "<|eot_id|>"}
@@ -125,22 +125,22 @@ def test_stop_text_of_another_type():
     """A visible "</s>" is HTML; a visible "<|im_end|>" is a stop token that the converter mistyped."""
     metadata = byte_level(control=("</s>", "<|im_end|>"))
     metadata["tokenizer.ggml.token_type"][-2:] = [USER_DEFINED, USER_DEFINED]
-    tokenizer = load_tokenizer(metadata)
+    tokenizer = load_gguf_tokenizer(metadata)
     assert [tokenizer.token_text(i) for i in tokenizer.eos_token_ids] == ["<|im_end|>"]
     assert tokenizer.special_ids == set(tokenizer.eos_token_ids)
     metadata["tokenizer.ggml.token_type"][-2:] = [UNUSED, UNUSED]
-    assert load_tokenizer(metadata).eos_token_ids == ()
+    assert load_gguf_tokenizer(metadata).eos_token_ids == ()
 
 
 def test_half_surrogates_and_odd_texts():
-    tokenizer = load_tokenizer(byte_level())
+    tokenizer = load_gguf_tokenizer(byte_level())
     assert tokenizer.decode(tokenizer.encode("a\ud800b\x00")) == "a\ufffdb\x00"
     assert tokenizer.decode(tokenizer.encode("\ud83d\ude00")) == "\U0001f600"
     assert tokenizer.encode("") == []
 
 
 def test_ids_out_of_range():
-    tokenizer = load_tokenizer(byte_level())
+    tokenizer = load_gguf_tokenizer(byte_level())
     for bad in (-1, tokenizer.vocab_size):
         for ask in (tokenizer.token_bytes, tokenizer.token_text, lambda i: tokenizer.decode([i])):
             with pytest.raises(InvalidParameter, match="out of range"):
@@ -148,19 +148,19 @@ def test_ids_out_of_range():
 
 
 def test_token_bytes():
-    tokenizer = load_tokenizer(byte_level())
+    tokenizer = load_gguf_tokenizer(byte_level())
     assert tokenizer.token_bytes(tokenizer.encode(" w")[0]) == b" w"
     assert b"".join(map(tokenizer.token_bytes, range(256))) == bytes(
         [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100), *range(0x21), *range(0x7F, 0xA1), 0xAD]
     )
-    spm = load_tokenizer(sentencepiece())
+    spm = load_gguf_tokenizer(sentencepiece())
     assert [spm.token_bytes(i) for i in (1, 3, 258, 259)] == [b"<s>", b"\x00", b"\xff", b" "]
 
 
 def test_long_texts_take_linear_time():
     """A megabyte of one letter was once a quadratic search."""
     for metadata in (byte_level(), sentencepiece()):
-        tokenizer = load_tokenizer(metadata)
+        tokenizer = load_gguf_tokenizer(metadata)
         for text in ("h" * 1_000_000, "hello w" * 20_000):
             assert tokenizer.decode(tokenizer.encode(text)) == text
 
@@ -189,13 +189,13 @@ def test_long_texts_take_linear_time():
 def test_metadata_that_cannot_be_used(change, error, words):
     metadata = {**byte_level(), **change}
     with pytest.raises(error, match=f"^model.gguf: .*{words}"):
-        load_tokenizer(metadata, path="model.gguf")
+        load_gguf_tokenizer(metadata, path="model.gguf")
 
 
 def test_missing_pre_tokenizer_is_said(caplog):
     metadata = byte_level()
     del metadata["tokenizer.ggml.pre"]
-    load_tokenizer(metadata, path="model.gguf")
+    load_gguf_tokenizer(metadata, path="model.gguf")
     assert "no tokenizer.ggml.pre" in caplog.text
 
 
@@ -223,28 +223,28 @@ def test_merge_rules_are_cached(monkeypatch, tmp_path):
     monkeypatch.setenv("CAUDAL_CACHE_DIR", str(tmp_path))
     metadata = large_sentencepiece()
     text = "\u4e00\u4e01\u4e00\u4e05\u4e06\u4e07\u4e08" * 5
-    cold = load_tokenizer(metadata).encode(text)
+    cold = load_gguf_tokenizer(metadata).encode(text)
     (path,) = (tmp_path / "tokenizers").iterdir()
     calls = []
     monkeypatch.setattr(spm_merges, "find_pairs", lambda *_: calls.append(1))
-    assert load_tokenizer(metadata).encode(text) == cold
+    assert load_gguf_tokenizer(metadata).encode(text) == cold
     assert not calls
     monkeypatch.undo()
     monkeypatch.setenv("CAUDAL_CACHE_DIR", str(tmp_path))
     sound = path.read_bytes()
     for damaged in (b"", sound[:-8], sound[:-1] + b"\x77", b"\0" * 40):
         path.write_bytes(damaged)
-        assert load_tokenizer(metadata).encode(text) == cold
+        assert load_gguf_tokenizer(metadata).encode(text) == cold
         assert path.read_bytes() == sound
     metadata["tokenizer.ggml.scores"][-1] += 0.5
-    load_tokenizer(metadata)
+    load_gguf_tokenizer(metadata)
     assert len(list((tmp_path / "tokenizers").iterdir())) == 2
 
 
 def test_unwritable_cache_is_no_error(monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("CAUDAL_CACHE_DIR", str(tmp_path / "file"))
-    assert load_tokenizer(large_sentencepiece()).encode("hello")
+    assert load_gguf_tokenizer(large_sentencepiece()).encode("hello")
 
 
 @pytest.mark.parametrize("path", files_or_skip([p for p in VOCAB_FILES if "spm" in p.name], "vocabularies"))
@@ -252,11 +252,11 @@ def test_gemma4_kind_agrees_with_sentencepiece(path, monkeypatch, tmp_path):
     """The same words as rules in a file, read by the other kind, give the same tokens."""
     monkeypatch.setenv("CAUDAL_CACHE_DIR", str(tmp_path))
     metadata = {**metadata_of(path), "tokenizer.ggml.add_space_prefix": False}
-    spm = load_tokenizer(metadata)
+    spm = load_gguf_tokenizer(metadata)
     pairs = spm_merges._read_pairs(next((tmp_path / "tokenizers").iterdir()), spm.vocab_size)
     tokens = metadata["tokenizer.ggml.tokens"]
     rules = [f"{tokens[a]} {tokens[b]}" for a, b in zip(pairs[0::2], pairs[1::2], strict=True)]
-    bpe = load_tokenizer({**metadata, "tokenizer.ggml.model": "gemma4", "tokenizer.ggml.merges": rules})
+    bpe = load_gguf_tokenizer({**metadata, "tokenizer.ggml.model": "gemma4", "tokenizer.ggml.merges": rules})
     for text in ("Hello, world!", "  two  lines ", "naïve 😀 日本語 \x07", "def f(x):\n    return x", "<s>"):
         assert bpe.encode(text) == spm.encode(text)
         assert bpe.decode(bpe.encode(text)) == text

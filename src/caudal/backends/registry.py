@@ -10,11 +10,11 @@ from caudal.errors import ConfigError
 
 if TYPE_CHECKING:
     from caudal.backends.base import Backend
-    from caudal.checkpoint.gguf_file import GGUFFile
+    from caudal.checkpoint import Checkpoint
     from caudal.config import EngineConfig
 
 
-def make_backend(config: EngineConfig, checkpoint: GGUFFile | None = None) -> Backend:
+def make_backend(config: EngineConfig, checkpoint: Checkpoint | None = None) -> Backend:
     """Return the backend that the configuration names.
 
     Args:

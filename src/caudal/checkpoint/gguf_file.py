@@ -5,33 +5,23 @@ Source: the GGUF file format, versions 2 and 3; split files carry split.no, spli
 
 from __future__ import annotations
 
-import hashlib
-import mmap
 import re
-import stat
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from caudal.checkpoint.gguf_header import GGUFHeader, read_header
+from caudal.checkpoint.mapped_file import FileStamp, file_stamp, identity_of, map_file
 from caudal.checkpoint.tensor import Tensor
 from caudal.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+MIN_BYTES = 4  # of the file's magic; the header's reader says what else is missing
 SHARD_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.DOTALL)
-
-
-class FileStamp(NamedTuple):
-    """Where a file is and when it last changed."""
-
-    path: str
-    size: int
-    modified_ns: int
-    changed_ns: int
 
 
 class GGUFFile:
@@ -40,6 +30,7 @@ class GGUFFile:
     Tensors are views of mapped memory: opening a file reads its header alone.
 
     Attributes:
+        container: its kind.
         path: of the file, or of the first shard.
         metadata: key -> int, float, bool, str, or a list of one of them; of the first shard.
         tensors: name -> Tensor, in the order of the file. Empty after close.
@@ -47,6 +38,8 @@ class GGUFFile:
     Args:
         stamps: of all shards, from before they were opened.
     """
+
+    container = "gguf"
 
     def __init__(
         self, path: Path, metadata: dict[str, Any], tensors: dict[str, Tensor], stamps: Sequence[FileStamp] = ()
@@ -58,21 +51,18 @@ class GGUFFile:
         self._tensors = tensors
 
     @property
+    def stored(self) -> Mapping[str, Tensor]:
+        """What lies in the files, for descriptions."""
+        return self.tensors
+
+    @property
     def total_tensor_bytes(self) -> int:
         """Bytes of all tensors, as stored."""
         return sum(tensor.data.nbytes for tensor in self.tensors.values())
 
     def identity(self) -> str:
         """Return a digest of what tells these files from others: places, sizes, times of change, and whole headers."""
-        digest = hashlib.blake2b(repr(self._stamps).encode(), digest_size=16)
-        starts: dict[int, tuple[mmap.mmap, int]] = {}
-        for tensor in self.tensors.values():
-            if tensor.mapping is not None:
-                known = starts.get(id(tensor.mapping), (tensor.mapping, tensor.start))
-                starts[id(tensor.mapping)] = (tensor.mapping, min(known[1], tensor.start))
-        for mapping, start in starts.values():
-            digest.update(memoryview(mapping)[:start])
-        return digest.hexdigest()
+        return identity_of(self._stamps, self.tensors.values())
 
     def close(self) -> None:
         """Let go of the file. It stays mapped while anyone still holds one of its tensors."""
@@ -107,22 +97,9 @@ def open_gguf(path: Path | str) -> GGUFFile:
     return GGUFFile(path, header.metadata, tensors, stamps)
 
 
-def file_stamp(path: Path) -> FileStamp:
-    """Return a file's stamp; of one that cannot be there, zeros, for whoever opens it says why.
-
-    Taken before the file is opened: if it is replaced in between, its content gets an older file's stamp, which no
-    later look will find, and never the other way round.
-    """
-    try:
-        facts = path.stat()
-    except (OSError, ValueError):
-        return FileStamp(str(path), 0, 0, 0)
-    return FileStamp(str(path.resolve()), facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
-
-
 def map_shard(path: Path) -> tuple[GGUFHeader, dict[str, Tensor]]:
     """Map one file and read its header."""
-    data = map_file(path)
+    data = map_file(path, "a .gguf file", MIN_BYTES)
     header = read_header(data, path)
     # A view of a read-only mapping is itself read-only, and keeps the mapping alive.
     view = np.frombuffer(data, dtype=np.uint8)
@@ -138,26 +115,6 @@ def map_shard(path: Path) -> tuple[GGUFHeader, dict[str, Tensor]]:
         for info in header.tensors.values()
     }
     return header, tensors
-
-
-def map_file(path: Path) -> mmap.mmap:
-    """Map a regular file of at least the size of an empty GGUF file, read-only."""
-    try:
-        # Ask before opening: opening a pipe would wait for ever.
-        if not stat.S_ISREG(path.stat().st_mode):
-            kind = "a directory" if path.is_dir() else "no regular file"
-            fact = f"this is {kind}; expected a .gguf file"
-            raise CheckpointError(fact, path=path)
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            if size < 4:
-                fact = f"the file has {size} bytes; the smallest GGUF file has 24. Download it again"
-                raise CheckpointError(fact, path=path, offset=size)
-            return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        fact = f"cannot open the file: {reason}"
-        raise CheckpointError(fact, path=path) from error
 
 
 def other_shards(header: GGUFHeader, count: int, path: Path) -> list[Path]:

@@ -6,10 +6,11 @@ import mmap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from caudal.quant import FORMATS
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
 
@@ -55,6 +56,11 @@ class Tensor:
         """Return elements [start, stop) of a vector, as float32."""
         values = self.dequantize().reshape(-1)[start:stop]
         return Tensor(f"{self.name}[{start}:{stop}]", "F32", (stop - start,), values.view("u1"))
+
+    def plus(self, offset: float) -> Tensor:
+        """Return the tensor with a number added to every value, as float32."""
+        values = self.dequantize() + np.float32(offset)
+        return Tensor(self.name, "F32", self.shape, values.reshape(-1).view("u1"))
 
     def release(self) -> None:
         """Give back the memory that reading the tensor took. It stays usable: the file is read again when needed."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from caudal.errors import CheckpointError, MissingTensor, UnusedTensors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from caudal.checkpoint.tensor import Tensor
@@ -22,17 +22,21 @@ class Weights:
     Args:
         tensors: name -> tensor.
         path: the file, for errors.
+        spelled: what the file calls a tensor, for errors; None: as here.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], path: Path | str) -> None:
+    def __init__(
+        self, tensors: Mapping[str, Tensor], path: Path | str, spelled: Callable[[str], str] | None = None
+    ) -> None:
         self._tensors = tensors
         self._path = path
+        self._spelled = spelled or str
         self._prefix = ""
         self._used: set[str] = set()
 
     def __truediv__(self, scope: str | int) -> Weights:
         """Return the cursor for a scope inside this one."""
-        inner = Weights(self._tensors, self._path)
+        inner = Weights(self._tensors, self._path, self._spelled)
         inner._prefix = f"{self._prefix}{scope}."
         inner._used = self._used
         return inner
@@ -51,12 +55,12 @@ class Weights:
         full = self._prefix + name
         tensor = self._tensors.get(full)
         if tensor is None:
-            near = get_close_matches(full, self._tensors, n=3)
+            near = [self._spelled(name) for name in get_close_matches(full, self._tensors, n=3)]
             hint = f"; the nearest names are {', '.join(near)}" if near else ""
-            fact = f"the model needs tensor {full!r}, which the file does not hold{hint}"
+            fact = f"the model needs tensor {self._spelled(full)!r}, which the file does not hold{hint}"
             raise MissingTensor(fact, path=self._path)
         if shape is not None and tensor.shape != shape:
-            fact = f"tensor {full!r} has shape {tensor.shape}; the model expects {shape}"
+            fact = f"tensor {self._spelled(full)!r} has shape {tensor.shape}; the model expects {shape}"
             raise CheckpointError(fact, path=self._path)
         self._used.add(full)
         return tensor
@@ -71,7 +75,7 @@ class Weights:
         Raises:
             UnusedTensors: the model ignored something in the file, so its answers would be wrong.
         """
-        unused = [name for name in self._tensors if name not in self._used]
+        unused = [self._spelled(name) for name in self._tensors if name not in self._used]
         if unused:
             more = f" and {len(unused) - 5} more" if len(unused) > 5 else ""
             fact = f"the model does not use {len(unused)} of the file's tensors: {', '.join(unused[:5])}{more}"

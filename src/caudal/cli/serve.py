@@ -15,7 +15,7 @@ from caudal.cli.state_options import state_options, state_settings
 from caudal.cli.template_option import template_option
 from caudal.config import POOLINGS, EngineConfig, check_environment
 from caudal.errors import ConfigError
-from caudal.hub.resolve import SHARD, resolve
+from caudal.hub.resolve import plain_name, resolve
 from caudal.server.model_catalog import read_aliases
 from caudal.server.residency import Residency, read_keep_alive
 from caudal.server.settings import ACCESS_LOG_FORMATS, ServedModel, ServerSettings
@@ -57,7 +57,7 @@ listening_options = chain(
 
 several_options = chain(
     click.option("--models-dir", "folder", metavar="DIR", type=click.Path(file_okay=False, path_type=Path),
-                 help="Serve every .gguf file in this folder too, each loaded when it is asked for."),
+                 help="Serve every model in this folder too, each loaded when it is asked for."),
     click.option("--manage-models", "manages", is_flag=True,
                  help="Let clients pull, copy and delete models of --models-dir: those whose key has the scope "
                  "models:write, or anybody if there are no keys."),
@@ -92,7 +92,7 @@ def served_model(model: str, path: Path, names: tuple[str, ...]) -> ServedModel:
     """Name the model as asked, or as the user named it; a path stands for its file."""
     if names:
         return ServedModel(name=names[0], aliases=names[1:])
-    return ServedModel(name=SHARD.sub("", path.stem) if Path(model).expanduser().exists() else model)
+    return ServedModel(name=plain_name(path) if Path(model).expanduser().exists() else model)
 
 
 def read_keys(given: tuple[str, ...], file: Path | None) -> tuple[str, ...]:

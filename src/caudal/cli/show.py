@@ -1,4 +1,4 @@
-"""`caudal show MODEL`: what a model file says about itself. Reads the header alone."""
+"""`caudal show MODEL`: what a model says about itself. Reads headers alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from caudal.hub.resolve import resolve
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from caudal.checkpoint import GGUFFile
+    from caudal.checkpoint import Checkpoint
 
 # Key of the report -> key of the file's metadata, under the architecture's prefix.
 DIMENSIONS = {
@@ -31,7 +31,7 @@ DIMENSIONS = {
 }
 
 
-def describe(model: GGUFFile) -> dict[str, Any]:
+def describe(model: Checkpoint) -> dict[str, Any]:
     """Gather what `show` prints, ready for JSON. A fact that the file does not state is None."""
     metadata = model.metadata
     architecture = metadata.get("general.architecture")
@@ -39,13 +39,14 @@ def describe(model: GGUFFile) -> dict[str, Any]:
     template = metadata.get("tokenizer.chat_template")
     elements: Counter[str] = Counter()
     stored: Counter[str] = Counter()
-    for tensor in model.tensors.values():
+    for tensor in model.stored.values():
         elements[tensor.format] += _num_elements(tensor.shape)
         stored[tensor.format] += tensor.data.nbytes
     num_parameters = elements.total()
     return {
         "path": str(model.path),
         "name": metadata.get("general.name"),
+        "container": model.container,
         "architecture": architecture,
         "license": metadata.get("general.license"),
         "num_parameters": num_parameters,
@@ -56,8 +57,8 @@ def describe(model: GGUFFile) -> dict[str, Any]:
         "formats": {
             name: {"num_parameters": elements[name], "bytes": stored[name]} for name, _ in stored.most_common()
         },
-        "num_tensors": len(model.tensors),
-        "vocab_size": len(tokens) if tokens is not None else None,
+        "num_tensors": len(model.stored),
+        "vocab_size": metadata.get(f"{architecture}.vocab_size") if tokens is None else len(tokens),
         "tokenizer": metadata.get("tokenizer.ggml.model"),
         "pre_tokenizer": metadata.get("tokenizer.ggml.pre"),
         "chat_template": template if isinstance(template, str) else None,
@@ -99,6 +100,7 @@ def _lines(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("path", facts["path"]),
         ("name", facts["name"]),
+        ("container", facts["container"]),
         ("architecture", facts["architecture"]),
         ("license", facts["license"]),
         ("parameters", f"{parameters / 1e9:.2f} B" if parameters >= 1e9 else f"{parameters / 1e6:.1f} M"),

@@ -17,7 +17,7 @@ from caudal.errors import CheckpointError
 from caudal.models.load import context_length_of, load_model, pooling_of
 
 if TYPE_CHECKING:
-    from caudal.checkpoint import GGUFFile
+    from caudal.checkpoint import Checkpoint
     from caudal.config import EngineConfig
     from caudal.models.encoder_spec import Pooling
 
@@ -37,7 +37,7 @@ def load_engine(config: EngineConfig) -> Engine | PoolingEngine:
         return load_engine_from(checkpoint, config)
 
 
-def load_engine_from(checkpoint: GGUFFile, config: EngineConfig) -> Engine | PoolingEngine:
+def load_engine_from(checkpoint: Checkpoint, config: EngineConfig) -> Engine | PoolingEngine:
     """Load the model of an open file; the engine keeps nothing of the file. Raises as load_engine does."""
     start_s = time.perf_counter()
     pooling = pooling_of(checkpoint, cast("Pooling | None", config.pooling))
@@ -67,7 +67,7 @@ def load_engine_from(checkpoint: GGUFFile, config: EngineConfig) -> Engine | Poo
     return Engine(config, runner, facts, max_model_len)
 
 
-def _whole_texts(config: EngineConfig, checkpoint: GGUFFile) -> EngineConfig:
+def _whole_texts(config: EngineConfig, checkpoint: Checkpoint) -> EngineConfig:
     """Return the configuration with steps that hold the longest text, and a KV cache for one step."""
     context_length = context_length_of(checkpoint)
     max_model_len = config.max_model_len or min(context_length, MAX_TEXT_TOKENS)

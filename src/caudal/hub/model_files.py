@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from caudal.checkpoint import open_checkpoint
 from caudal.errors import CheckpointError
-from caudal.hub.resolve import SHARD, find_ggufs, model_shards
+from caudal.hub.resolve import find_folders, find_ggufs, model_shards, plain_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from caudal.checkpoint import GGUFFile
+    from caudal.checkpoint import Checkpoint
 
 _KV_ELEMENT_BYTES = 2  # float16
 
@@ -71,7 +71,7 @@ class ModelFiles:
         self,
         named: Sequence[tuple[str, Path]],
         folder: Path | None = None,
-        describe: Callable[[GGUFFile], Any] | None = None,
+        describe: Callable[[Checkpoint], Any] | None = None,
     ) -> None:
         self._describe_open = describe
         self._named = tuple(named)
@@ -83,12 +83,15 @@ class ModelFiles:
         found = list(self._named)
         known = {path.resolve() for _, path in found}
         names = {name for name, _ in found}
-        for path in find_ggufs(self._folder) if self._folder is not None else ():
+        for path in self._in_folder():
             if path.resolve() not in known:
-                name = SHARD.sub("", path.relative_to(self._folder).with_suffix("").as_posix())  # type: ignore[arg-type]
+                name = path.relative_to(self._folder).with_name(plain_name(path)).as_posix()  # type: ignore[arg-type]
                 found.append((f"{name}.gguf" if name in names else name, path))
         before, self._facts = self._facts, {}
         return [self._describe(name, path, before) for name, path in found]
+
+    def _in_folder(self) -> list[Path]:
+        return [] if self._folder is None else [*find_ggufs(self._folder), *find_folders(self._folder)]
 
     def _describe(self, name: str, path: Path, before: Mapping[tuple[object, ...], HeaderFacts]) -> ModelFile:
         try:
@@ -103,7 +106,7 @@ class ModelFiles:
         return ModelFile(name, path, size, modified_s, facts)
 
 
-def read_facts(path: Path, describe: Callable[[GGUFFile], Any] | None = None) -> HeaderFacts:
+def read_facts(path: Path, describe: Callable[[Checkpoint], Any] | None = None) -> HeaderFacts:
     """Return what a file's header says; of a file that cannot be used, why."""
     try:
         with open_checkpoint(path) as checkpoint:

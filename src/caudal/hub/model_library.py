@@ -117,6 +117,9 @@ class ModelLibrary:
                 "in --models-dir; ask whoever started it"
             )
             raise LibraryError(message, "fixed")
+        if path.is_dir():
+            message = f"the model {name!r} is a folder of safetensors, and clients may only change GGUF models"
+            raise LibraryError(message, "fixed")
 
     @contextmanager
     def _while_pulling(self, repo_id: str) -> Iterator[None]:

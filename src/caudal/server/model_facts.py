@@ -56,11 +56,15 @@ class ModelFile(Protocol):
     """An open checkpoint, as far as it is looked at here."""
 
     path: Path
-    metadata: Mapping[str, object]
+    container: str
 
     @property
-    def tensors(self) -> Mapping[str, _Stored]:
-        """Name -> tensor."""
+    def metadata(self) -> Mapping[str, object]:
+        """Keys of the GGUF specification."""
+
+    @property
+    def stored(self) -> Mapping[str, _Stored]:
+        """Name -> what lies in the files."""
 
     @property
     def total_tensor_bytes(self) -> int:
@@ -76,7 +80,7 @@ class ModelFacts:
 
     Attributes:
         file_name: without its directory, which is nobody's business.
-        container: "gguf".
+        container: "gguf" or "safetensors".
         architecture: as the file names it.
         num_parameters: elements of all tensors.
         quantization: the format of most weights, "Q4_K_M" for example; "" if it is not known.
@@ -112,10 +116,11 @@ def model_facts(file: ModelFile) -> ModelFacts:
     architecture = _text(metadata.get("general.architecture"))
     tokens = metadata.get("tokenizer.ggml.tokens")
     elements: Counter[str] = Counter()
-    for tensor in file.tensors.values():
+    for tensor in file.stored.values():
         elements[tensor.format] += math.prod(tensor.shape)
     return ModelFacts(
         file_name=file.path.name,
+        container=file.container,
         architecture=architecture,
         num_parameters=elements.total(),
         quantization=_quantization(metadata.get("general.file_type"), elements),
@@ -124,7 +129,9 @@ def model_facts(file: ModelFile) -> ModelFacts:
         digest=hashlib.sha256(file.identity().encode()).hexdigest(),
         context_length=_number(metadata.get(f"{architecture}.context_length")),
         hidden_size=_number(metadata.get(f"{architecture}.embedding_length")),
-        vocab_size=len(tokens) if isinstance(tokens, list | tuple) else 0,
+        vocab_size=len(tokens)
+        if isinstance(tokens, list | tuple)
+        else _number(metadata.get(f"{architecture}.vocab_size")),
         chat_template=_text(metadata.get("tokenizer.chat_template")),
         fills_in_the_middle=find_fim_tokens(metadata) is not None,
         metadata=MappingProxyType({key: value for key, value in metadata.items() if _is_plain(value)}),

@@ -7,10 +7,11 @@ StarCoder2, DeepSeek-Coder, CodeLlama, CodeGemma and Granite Code for the texts 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _FULL_BAR, _LOW_BAR = "\uff5c", "\u2581"
 
@@ -87,9 +88,14 @@ def find_fim_tokens(metadata: Mapping[str, object]) -> FimTokens | None:
     if not isinstance(tokens, list | tuple):
         return None
     try:
-        ids = {text: tokens.index(text) for text in _TEXTS.intersection(tokens)}
+        return fim_tokens_of(tokens, metadata)
     except TypeError:  # arrays in an array: no vocabulary
         return None
+
+
+def fim_tokens_of(tokens: Sequence[str], metadata: Mapping[str, object] = MappingProxyType({})) -> FimTokens | None:
+    """Return the tokens that a vocabulary holds; what a GGUF file's `metadata` names goes first."""
+    ids = {text: tokens.index(text) for text in _TEXTS.intersection(tokens)}
     found = {part: _token_id(metadata, ids, len(tokens), *where) for part, where in _PARTS.items()}
     prefix, suffix, middle = found["prefix"], found["suffix"], found["middle"]
     if prefix is None or suffix is None or middle is None:

@@ -18,11 +18,12 @@ from caudal.errors import CheckpointError, UnsupportedFormat
 from caudal.tokenizer.chat_template import CHATML, ChatTemplate
 from caudal.tokenizer.fim_tokens import FimTokens, find_fim_tokens
 from caudal.tokenizer.freed_memory import give_back_freed_memory
-from caudal.tokenizer.gguf_vocabulary import CONTROL, UNKNOWN, USER_DEFINED, GgufVocabulary, read_vocabulary
+from caudal.tokenizer.gguf_vocabulary import GgufVocabulary, read_vocabulary
 from caudal.tokenizer.pair_text import PairText
 from caudal.tokenizer.pre_tokenizers import PreTokenizer, find_pre_tokenizer
 from caudal.tokenizer.spm_merges import spm_merges
 from caudal.tokenizer.token_bytes import TokenBytes
+from caudal.tokenizer.token_types import CONTROL, UNKNOWN, USER_DEFINED
 from caudal.tokenizer.tokenizer import Bounds, TextEncoder, Tokenizer
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class _Parts:
     add_bos: bool
 
 
-def load_tokenizer(
+def load_gguf_tokenizer(
     metadata: Mapping[str, object], *, path: object = None, chat_template: str | None = None
 ) -> Tokenizer:
     """Build the tokenizer that `metadata` describes.

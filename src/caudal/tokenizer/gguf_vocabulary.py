@@ -9,59 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from caudal.errors import CheckpointError
+from caudal.tokenizer.stop_tokens import stop_ids_of, with_control_turns
+from caudal.tokenizer.token_types import CONTROL, NORMAL, UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-
 _T = TypeVar("_T", str, int, float)
-
-# Texts that end an answer in the families that use them, whatever the file calls the token.
-_STOP_TEXTS = (
-    "<|eot_id|>",
-    "<|im_end|>",
-    "<|end|>",
-    "<|return|>",
-    "<|call|>",
-    "<|flush|>",
-    "<|calls|>",
-    "<end_of_turn>",
-    "<|endoftext|>",
-    "<|eom_id|>",
-    "<EOT>",
-    "_<EOT>",
-    "[EOT]",
-    "[EOS]",
-    "<|end_of_text|>",
-    "<end_of_utterance>",
-    "<turn|>",
-    "<|tool_response>",
-    "<｜end▁of▁sentence｜>",  # noqa: RUF001 (as the vocabulary spells it)
-    "[e~[",
-    "<|fim_pad|>",
-    "<|fim_repo|>",
-    "<|repo_name|>",
-    "<reponame>",
-    "<|file_sep|>",
-)
-# Texts that begin a turn: no message may hold them as tokens.
-_TURN_TEXTS = frozenset(
-    (
-        "<|im_start|>",
-        "<start_of_turn>",
-        "<|turn>",
-        "<|start_header_id|>",
-        "<|end_header_id|>",
-        "<|start|>",
-        "<|message|>",
-        "<|system|>",
-        "<|user|>",
-        "<|assistant|>",
-    )
-)
-# These are also HTML or prose in some vocabularies: they end an answer only where the file marks them as control.
-_STOP_TEXTS_IF_CONTROL = ("</s>", "<eos>")
 
 
 @dataclass(frozen=True)
@@ -169,18 +123,14 @@ def read_vocabulary(metadata: Mapping[str, object], *, path: object = None) -> G
     if is_bert:
         bos_id = read.token_id("cls_token_id", 101 if bos_id is None else bos_id, count)
     eos_id = read.token_id("eos_token_id", 2 if is_spm else None, count)
-    stop_ids = _stop_ids(read, tokens, arrays[0], eos_id)
-    types = list(arrays[0])
-    turn_ids = (i for i, text in enumerate(tokens) if text in _TURN_TEXTS)
-    for i in (*stop_ids, *turn_ids):
-        if types[i] == USER_DEFINED:  # what ends or begins a turn is a control token, even in files that say otherwise
-            types[i] = CONTROL
+    named = [read.token_id(f"{key}_token_id", None, count) for key in ("eot", "eom", "fim_pad", "fim_rep", "fim_sep")]
+    stop_ids = stop_ids_of(tokens, arrays[0], [eos_id, *named])
     space_prefix = read.flag("tokenizer.ggml.add_space_prefix")
     return GgufVocabulary(
         model=model,
         pre=read.scalar("tokenizer.ggml.pre", str),
         tokens=tokens,
-        token_types=types,
+        token_types=with_control_turns(tokens, arrays[0], stop_ids),
         scores=arrays[1],
         merges=arrays[2],
         bos_id=bos_id,
@@ -212,22 +162,3 @@ def _per_token_arrays(
         if values is not None and len(values) != len(tokens):
             read.fail(f"tokenizer.ggml.{key} has {len(values)} values, but there are {len(tokens)} tokens")
     return types if types is not None else [NORMAL] * len(tokens), scores or (), merges or ()
-
-
-def _stop_ids(read: _Reader, tokens: Sequence[str], types: Sequence[int], eos_id: int | None) -> tuple[int, ...]:
-    """Return every id that ends an answer: the file's own ids and the texts known to end one.
-
-    Two families use such a text inside an answer: where <|return|> and <|call|> exist (harmony), <|end|> only
-    ends a message; where <|tool_response> or <|plamo:eos|> exist, </s> is prose.
-    """
-    ids = {text: i for i, text in enumerate(tokens)}
-    found = {eos_id}
-    for key in ("eot", "eom", "fim_pad", "fim_rep", "fim_sep"):
-        found.add(read.token_id(f"{key}_token_id", None, len(tokens)))
-    found.update(ids[t] for t in _STOP_TEXTS if t in ids and types[ids[t]] in (CONTROL, UNKNOWN, USER_DEFINED))
-    found.update(ids[t] for t in _STOP_TEXTS_IF_CONTROL if t in ids and types[ids[t]] in (CONTROL, UNKNOWN))
-    if "<|return|>" in ids and "<|call|>" in ids:
-        found.discard(ids.get("<|end|>"))
-    if "<|tool_response>" in ids or "<|plamo:eos|>" in ids:
-        found.discard(ids.get("</s>"))
-    return tuple(sorted(i for i in found if i is not None))

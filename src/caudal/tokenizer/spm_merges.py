@@ -18,7 +18,7 @@ from array import array
 from typing import TYPE_CHECKING
 
 from caudal.config import cache_dir
-from caudal.tokenizer.gguf_vocabulary import CONTROL, UNKNOWN
+from caudal.tokenizer.token_types import CONTROL, UNKNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

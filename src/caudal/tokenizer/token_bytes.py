@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from caudal.errors import InvalidParameter
-from caudal.tokenizer.gguf_vocabulary import NORMAL, USER_DEFINED
+from caudal.tokenizer.token_types import NORMAL, USER_DEFINED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

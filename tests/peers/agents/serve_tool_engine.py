@@ -11,7 +11,7 @@ from caudal.server.launch import EngineSource, listen, run_server
 from caudal.server.model_catalog import ModelCatalog
 from caudal.server.residency import Residency
 from caudal.server.settings import ServedModel, ServerSettings
-from caudal.tokenizer.from_gguf import load_tokenizer
+from caudal.tokenizer.from_gguf import load_gguf_tokenizer
 
 CONTEXT = 200_000
 
@@ -20,7 +20,7 @@ def main():
     logging.basicConfig(level=logging.INFO)
     path = sys.argv[1]
     with open_checkpoint(path) as checkpoint:
-        tokenizer = load_tokenizer(checkpoint.metadata, path=path)
+        tokenizer = load_gguf_tokenizer(checkpoint.metadata, path=path)
     settings = ServerSettings(port=0)
     catalog = ModelCatalog(lambda: [ServedModel(name="local", path=path)])
     catalog.look_now()

@@ -12,7 +12,7 @@ import re
 from scripted_engine import ScriptedEngine
 
 from caudal.checkpoint import open_checkpoint
-from caudal.tokenizer.from_gguf import load_tokenizer
+from caudal.tokenizer.from_gguf import load_gguf_tokenizer
 
 COMMAND = "echo caudal-$((6*7))"
 SHELLS = ("Bash", "bash", "exec_command", "shell_command", "shell", "run_shell_command")
@@ -60,4 +60,4 @@ class ToolEngine(ScriptedEngine):
 
 def load(config):
     with open_checkpoint(config.model_path) as checkpoint:
-        return ToolEngine(config, load_tokenizer(checkpoint.metadata, path=config.model_path))
+        return ToolEngine(config, load_gguf_tokenizer(checkpoint.metadata, path=config.model_path))
