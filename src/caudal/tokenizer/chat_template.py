@@ -203,3 +203,15 @@ def _refusal(error: Exception) -> TemplateError:
 
 def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error)[:500]}"
+
+
+def template_of(
+    source: str | None, tokens: Sequence[str], bos_id: int | None, eos_id: int | None
+) -> ChatTemplate | None:
+    """Return a model's template; ChatML where there is none but its tokens exist; else None: a base model."""
+    if not source:
+        if "<|im_start|>" not in tokens or "<|im_end|>" not in tokens:
+            return None
+        source = CHATML
+    bos, eos = ("" if i is None else tokens[i] for i in (bos_id, eos_id))
+    return ChatTemplate(source, bos, eos)

@@ -15,7 +15,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, models, normalizers, pre_tokenizers
 
 from caudal.errors import CheckpointError, UnsupportedFormat
-from caudal.tokenizer.chat_template import CHATML, ChatTemplate
+from caudal.tokenizer.chat_template import template_of
 from caudal.tokenizer.fim_tokens import FimTokens, find_fim_tokens
 from caudal.tokenizer.freed_memory import give_back_freed_memory
 from caudal.tokenizer.gguf_vocabulary import GgufVocabulary, read_vocabulary
@@ -104,7 +104,7 @@ def _build(vocabulary: GgufVocabulary, path: object, fim_tokens: FimTokens | Non
             last_id=last_id if vocabulary.add_eos else None,
             stop_ids=vocabulary.stop_ids,
         ),
-        chat_template=_chat_template(vocabulary),
+        chat_template=template_of(vocabulary.chat_template, vocabulary.tokens, vocabulary.bos_id, vocabulary.eos_id),
         pair_text=PairText(vocabulary.rerank_template) if vocabulary.rerank_template else None,
         fim_tokens=fim_tokens,
     )
@@ -215,15 +215,3 @@ def _text_encoder(vocabulary: GgufVocabulary, parts: _Parts) -> TextEncoder:
         vocabulary.tokens[i]: i for i in sorted(vocabulary.special_ids, reverse=True) if vocabulary.tokens[i]
     }
     return TextEncoder(plain, parsing, control_ids)
-
-
-def _chat_template(vocabulary: GgufVocabulary) -> ChatTemplate | None:
-    """Return the file's template; ChatML where there is none but its tokens exist; else None: a base model."""
-    source = vocabulary.chat_template
-    if not source:
-        if "<|im_start|>" not in vocabulary.tokens or "<|im_end|>" not in vocabulary.tokens:
-            return None
-        source = CHATML
-    bos = "" if vocabulary.bos_id is None else vocabulary.tokens[vocabulary.bos_id]
-    eos = "" if vocabulary.eos_id is None else vocabulary.tokens[vocabulary.eos_id]
-    return ChatTemplate(source, bos, eos)

@@ -12,7 +12,7 @@ import tokenizers
 from tokenizers import AddedToken
 
 from caudal.errors import CheckpointError
-from caudal.tokenizer.chat_template import CHATML, ChatTemplate
+from caudal.tokenizer.chat_template import template_of
 from caudal.tokenizer.fim_tokens import fim_tokens_of
 from caudal.tokenizer.freed_memory import give_back_freed_memory
 from caudal.tokenizer.hf_vocabulary import TOKENIZER, HFVocabulary, read_hf_vocabulary
@@ -54,7 +54,7 @@ def load_hf_tokenizer(folder: HFFolder, *, chat_template: str | None = None) -> 
             last_id=vocabulary.eos_id if vocabulary.add_eos else None,
             stop_ids=vocabulary.stop_ids,
         ),
-        chat_template=_chat_template(vocabulary),
+        chat_template=template_of(vocabulary.chat_template, vocabulary.tokens, vocabulary.bos_id, vocabulary.eos_id),
         fim_tokens=fim_tokens_of(vocabulary.tokens),
     )
     # Building takes several times the memory of what is built, and the model's weights come next.
@@ -106,14 +106,3 @@ def _drops_space(vocabulary: HFVocabulary) -> bool:
         if step.get("type") == "Metaspace" and step.get("prepend_scheme", "always") != "never":
             return step.get("add_prefix_space") is not False
     return False
-
-
-def _chat_template(vocabulary: HFVocabulary) -> ChatTemplate | None:
-    """Return the folder's template; ChatML where there is none but its tokens exist; else None: a base model."""
-    source = vocabulary.chat_template
-    if not source:
-        if "<|im_start|>" not in vocabulary.tokens or "<|im_end|>" not in vocabulary.tokens:
-            return None
-        source = CHATML
-    bos, eos = ("" if i is None else vocabulary.tokens[i] for i in (vocabulary.bos_id, vocabulary.eos_id))
-    return ChatTemplate(source, bos, eos)
